@@ -8,6 +8,7 @@ import pickle
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from conftest import soon
 from ranges import Server
 from torch.distributed.checkpoint.api import CheckpointException
 
@@ -141,6 +143,36 @@ def test_from_a_path_and_by_checkpoint_id(serve: Serve, tmp_path: Path) -> None:
         loaded = state(2)
         dcp.load(loaded, checkpoint_id=where, storage_reader=gpurx.dcp.StorageReader(transport="copy"), no_dist=True)
         assert equal(loaded, state(1)), where
+
+
+def test_files_are_read_beside_each_other(serve: Serve, tmp_path: Path) -> None:
+    saved = {name: torch.arange(1 << 16) + i for i, name in enumerate("abcdef")}
+    dcp.save(saved, storage_writer=dcp.FileSystemWriter(tmp_path, single_file_per_rank=False), no_dist=True)
+    server = serve(tmp_path)
+    wanted = {name: torch.zeros_like(one) for name, one in saved.items()}
+    reader = gpurx.dcp.StorageReader(server.url(""), transport="copy", flows=4)
+    metadata = reader.read_metadata()
+    server.stalls = True
+    planner = dcp.DefaultLoadPlanner()
+    planner.set_up_planner(wanted, metadata, is_coordinator=True)
+    reader.set_up_storage_reader(metadata, is_coordinator=True)
+    loads = threading.Thread(target=lambda: reader.read_data(planner.create_local_plan(), planner).wait())
+    loads.start()
+    beside = soon(lambda: server.most_paths == 2)
+    server.stalls = False
+    loads.join()
+    assert beside and equal(wanted, saved)
+    assert server.most_answering <= 4
+
+
+@pytest.mark.parametrize("device", [0, "cuda:0", torch.device("cuda", 0)])
+def test_a_device_is_a_number_too(tmp_path: Path, device: Any) -> None:
+    """No GPU is here, and the reader must not take the host instead."""
+    dcp.save({"a": torch.zeros(10)}, checkpoint_id=tmp_path, no_dist=True)
+    if torch.cuda.is_available():
+        pytest.skip("a GPU is here")
+    with pytest.raises(CheckpointException, match="(?i)cuda|gpu"):
+        dcp.load({"a": torch.zeros(10)}, storage_reader=gpurx.dcp.StorageReader(tmp_path, device=device), no_dist=True)
 
 
 def ranks(count: int, *arguments: str) -> None:

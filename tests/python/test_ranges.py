@@ -32,7 +32,7 @@ def server() -> Iterator[Server]:
 def load(server: Server, ranges: Sequence[tuple[int, int]], device: str = "host") -> list[gpurx.Tensor]:
     with gpurx.Session(device, transport="copy", size=4 << 20) as session:
         options = settings_of(device, {"timeout": 60.0, "attempts": 3}).http
-        opened: _native.OpenObject = wait(_native.open_object(session, server.url("object"), device, options))
+        opened = _native.OpenObject(session, server.url("object"), device, options)
         tensors: list[gpurx.Tensor] = wait(opened.fetch(ranges))
         return tensors
 

@@ -217,8 +217,7 @@ def test_ranges_of_an_object(device: str, options: dict[str, Any], request: pyte
     wrong = WRONG if device == "host" else WRONG_32
     with gpurx.Session(device, transport="copy", size=8 << 20) as session:
         for name in RIGHT, wrong:
-            opening = _native.open_object(session, url(name), device, settings_of(device, options).http)
-            one = wait(opening)
+            one = _native.OpenObject(session, url(name), device, settings_of(device, options).http)
             size = len(FILES[name])
             parts = [[(0, 100), (5000, 20_000)], [(100, 4900)], [(30_000, size - 30_000), (25_000, 5_000)]]
             for ranges in parts[:2]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from torch.futures import Future
 from . import _native
 from ._convert import to_torch
 from ._locations import is_beside, join, local_path, redacted
-from ._native import Session
+from ._native import FlowBudget, OpenObject, Operation, Session
 from ._options import Deadline, Options, settings_of
 from ._wait import wait
 
@@ -43,6 +44,9 @@ _IN_METADATA = {
     ("torch.serialization", "_get_layout"),
 }
 
+
+# Parts of memory_limit that are under way beside each other.
+_BESIDE = 4
 
 # A stored piece of a tensor or other entry, and the plan's items that need it.
 Piece = tuple[Any, list[ReadItem]]
@@ -126,6 +130,29 @@ def _batches(pieces: Iterable[Piece], limit: int) -> Iterator[list[Piece]]:
         yield batch
 
 
+def _arriving(
+    batches: Iterator[list[Piece]], limit: int, start: Callable[[str, Ranges], Operation]
+) -> Iterator[tuple[list[Piece], list[torch.Tensor]]]:
+    """Read batches beside each other, `limit` bytes at a time, and yield them in their order with their bytes."""
+    coming: deque[tuple[list[Piece], int, Operation]] = deque()
+    held = 0
+    batch = next(batches, None)
+    try:
+        while coming or batch:
+            while batch and (held + (size := sum(info.length for info, _ in batch)) <= limit or not held):
+                operation = start(batch[0][0].relative_path, [(info.offset, info.length) for info, _ in batch])
+                coming.append((batch, size, operation))
+                held += size
+                batch = next(batches, None)
+            arrived, size, operation = coming.popleft()
+            operation.hurry()
+            yield arrived, [to_torch(one) for one in wait(operation)]
+            held -= size
+    finally:
+        for *_, operation in reversed(coming):  # the last ones wait for connections of the first
+            operation.cancel()
+
+
 def _device_of(plan: LoadPlan, planner: LoadPlanner) -> str:
     """Return the device of the first tensor on a GPU, else the host."""
     for item in plan.items:
@@ -138,11 +165,12 @@ class StorageReader(_Base):  # type: ignore[misc, unused-ignore]
     """Read checkpoints of torch's FileSystemWriter from the URL of their directory, or from a path.
 
     * checkpoint_id: URL or path of the directory.
-    * device: memory for received bytes. Default: the device of the tensors to be loaded.
-    * memory_limit: bytes of a batch. A larger piece is a batch of its own.
+    * device: memory for received bytes. None: the device of the tensors to be loaded.
+    * memory_limit: bytes that are under way or not yet in their tensors. A larger piece is read alone.
     * session, options: see gpurx.Options.
 
-    Each rank reads the pieces of its own plan, each piece once, and copies them to their tensors. If a rank reads all of a
+    Each rank reads the pieces of its own plan, each piece once, and copies them to their tensors. It reads several files
+    beside each other, through `flows` connections together. If a rank reads all of a
     file, gpurx compares its checksum after the last bytes. Earlier pieces are in their tensors by then: a failed load
     leaves the state partly loaded.
 
@@ -154,7 +182,7 @@ class StorageReader(_Base):  # type: ignore[misc, unused-ignore]
         self,
         checkpoint_id: str | os.PathLike[str] = "",
         *,
-        device: str | None = None,
+        device: Any = None,
         memory_limit: int = 512 << 20,
         session: Session | None = None,
         **options: Unpack[Options],
@@ -213,9 +241,10 @@ class StorageReader(_Base):  # type: ignore[misc, unused-ignore]
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        with self._reading(self._device or _device_of(plan, planner)) as read:
-            for batch in _batches(self._pieces(plan), self._limit):
-                saved = read(batch[0][0].relative_path, [(info.offset, info.length) for info, _ in batch])
+        device = _device_of(plan, planner) if self._device is None else self._device
+        with self._reading(device) as start:
+            batches = _batches(self._pieces(plan), max(1, self._limit // _BESIDE))
+            for batch, saved in _arriving(batches, self._limit, start):
                 for data, (_, items) in zip(saved, batch, strict=True):
                     for item in items:
                         _hand_over(data, item, planner)
@@ -253,7 +282,7 @@ class StorageReader(_Base):  # type: ignore[misc, unused-ignore]
         return _native.url_at_commit(join(self._directory, name), self._commit), http.with_mirrors([join(one, name) for one in http.mirrors])
 
     @contextmanager
-    def _session(self, memory: str) -> Iterator[Session | None]:
+    def _session(self, memory: Any) -> Iterator[Session | None]:
         """Provide a session. None: files of this machine need none."""
         if self._given is not None or local_path(self._directory) is not None:
             yield self._given
@@ -269,19 +298,20 @@ class StorageReader(_Base):  # type: ignore[misc, unused-ignore]
             return text
 
     @contextmanager
-    def _reading(self, device: str) -> Iterator[Callable[[str, Ranges], list[torch.Tensor]]]:
-        """Provide a function that reads ranges of a file of the checkpoint into memory of the device."""
+    def _reading(self, device: Any) -> Iterator[Callable[[str, Ranges], Operation]]:
+        """Provide a function that starts to read ranges of a file of the checkpoint into memory of the device."""
         with self._session(device) as session:
-            current: dict[str, _native.OpenObject] = {}  # one file at a time
+            budget = FlowBudget(self._settings.http.flows)
+            current: dict[str, OpenObject] = {}  # the file of the last batch; an operation keeps its file
 
-            def load(name: str, ranges: Ranges) -> list[torch.Tensor]:
+            def start(name: str, ranges: Ranges) -> Operation:
                 if name not in current:
                     current.clear()
                     location, http = self._at(name)
-                    current[name] = wait(_native.open_object(session, location, device, http))
-                return [to_torch(one) for one in wait(current[name].fetch(ranges))]
+                    current[name] = OpenObject(session, location, device, http, budget)
+                return current[name].fetch(ranges)
 
             try:
-                yield load
+                yield start
             finally:
                 current.clear()

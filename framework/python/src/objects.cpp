@@ -8,6 +8,8 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <gpurx/crc32c.hpp>
 #include <gpurx/error.hpp>
 #include <gpurx/ingest/checkpoint.hpp>
 #include <gpurx/ingest/http.hpp>
@@ -17,6 +19,7 @@
 #include <utility>
 
 #include "conversions.hpp"
+#include "engine.hpp"
 #include "module.hpp"
 #include "operation.hpp"
 #include "session.hpp"
@@ -74,19 +77,31 @@ asio::awaitable<tensor> load_all(std::shared_ptr<rx_session> session, request wh
     co_return loaded;
 }
 
-// An object whose ranges are fetched in sequence. Once all of it has arrived, its checksum is compared. After a failure
-// it can only be destroyed.
+// An object whose ranges are fetched in sequence. The first fetch opens it. Once all of it has arrived, its checksum is
+// compared. After a failure it can only be destroyed.
 class open_object {
   public:
-    open_object(std::shared_ptr<rx_session> session, request what)
+    open_object(std::shared_ptr<rx_session> session, request what, std::shared_ptr<flow_budget> budget)
         : session_{std::move(session)},
           gpu_{what.gpu},
           stream_{stream_for(what)},
-          object_{object_at(session_.get(), what.url, std::move(what.options))}
+          flows_{what.options.flows},
+          chunk_size_{what.options.chunk_size},
+          object_{object_at(session_.get(), what.url, std::move(what.options))},
+          budget_{std::move(budget)}
     {}
 
-    [[nodiscard]] asio::awaitable<void> async_open() { return object_.async_open(); }
-    [[nodiscard]] asio::awaitable<std::vector<tensor>> async_fetch(std::vector<byte_range> ranges);
+    // Makes the operation's share of connections: one to open the object, and one for each chunk.
+    [[nodiscard]] std::shared_ptr<turn> turn_for(std::vector<byte_range> const& ranges)
+    {
+        std::uint64_t chunks = 0;
+        for (auto const& [offset, size] : ranges)
+            chunks += std::min<std::uint64_t>(size / chunk_size_ + 1, flows_);
+        return budget_->wait(engine(), this, static_cast<unsigned>(std::min<std::uint64_t>(chunks + 1, flows_)), true);
+    }
+    // It waits for `mine`, which lasts as long as the operation.
+    [[nodiscard]] asio::awaitable<std::vector<tensor>> async_fetch(std::vector<byte_range> ranges,
+                                                                   std::shared_ptr<turn> mine);
 
   private:
     void check(byte_range const& range) const;
@@ -94,7 +109,11 @@ class open_object {
     std::shared_ptr<rx_session> session_;
     int gpu_;
     std::shared_ptr<cuda_stream const> stream_;
+    unsigned flows_;
+    std::uint64_t chunk_size_;
     ingest::object object_;
+    std::shared_ptr<flow_budget> budget_;
+    bool is_open_ = false;
 };
 
 void open_object::check(byte_range const& range) const
@@ -110,8 +129,13 @@ void open_object::check(byte_range const& range) const
                                 object_.size(), offset, size)}};
 }
 
-asio::awaitable<std::vector<tensor>> open_object::async_fetch(std::vector<byte_range> ranges)
+asio::awaitable<std::vector<tensor>> open_object::async_fetch(std::vector<byte_range> ranges,
+                                                              std::shared_ptr<turn> mine)
 {
+    co_await mine->async_come();
+    if (!is_open_)
+        co_await object_.async_open();
+    is_open_ = true;
     std::vector<tensor> fetched;
     std::vector<ingest::placement> places;
     for (auto const& each : ranges) {
@@ -130,12 +154,6 @@ asio::awaitable<std::vector<tensor>> open_object::async_fetch(std::vector<byte_r
 
 using shared_object = std::shared_ptr<open_object>;
 
-asio::awaitable<shared_object> async_opened(shared_object object)
-{
-    co_await object->async_open();
-    co_return object;
-}
-
 nb::object object_of(std::vector<tensor> from)
 {
     nb::list tensors;
@@ -144,20 +162,24 @@ nb::object object_of(std::vector<tensor> from)
     return tensors;
 }
 
-pending start_opening_object(session const* from, std::string url, nb::handle device,
-                             ingest::fetch_options const& options)
+// An object without a budget gets its own.
+shared_object make_object(session const* from, std::string url, nb::handle device, ingest::fetch_options const& options,
+                          flow_budget* shared)
 {
+    auto budget = shared != nullptr ? shared->shared_from_this() : std::make_shared<flow_budget>(options.flows);
     request what{.url = std::move(url), .gpu = parse_device(device), .options = options};
-    auto object = owned_by_engine(std::make_unique<open_object>(session_in(from), std::move(what)));
-    auto started = operation_of<shared_object>::start([object = std::move(object)] { return async_opened(object); });
-    return {std::move(started), [](shared_object const& made) { return nb::cast(made); }};
+    return owned_by_engine(std::make_unique<open_object>(session_in(from), std::move(what), std::move(budget)));
 }
 
 pending start_fetching_ranges(shared_object const& self, std::vector<byte_range> ranges)
 {
-    auto started = operation_of<std::vector<tensor>>::start(
-        [self, ranges = std::move(ranges)]() mutable { return self->async_fetch(std::move(ranges)); });
-    return {std::move(started), &object_of};
+    auto mine = self->turn_for(ranges);
+    auto hurry = hurrying(mine);
+    auto started =
+        operation_of<std::vector<tensor>>::start([self, mine = std::move(mine), ranges = std::move(ranges)]() mutable {
+            return self->async_fetch(std::move(ranges), std::move(mine));
+        });
+    return {std::move(started), &object_of, std::move(hurry)};
 }
 
 pending start_loading_all(session const* from, std::string url, nb::handle device, ingest::fetch_options const& options)
@@ -206,6 +228,14 @@ pending list_files(std::string directory, bool recursive, ingest::fetch_options 
             }};
 }
 
+// Of memory of the host.
+std::uint32_t crc32c_at(std::uintptr_t address, std::size_t size, std::uint32_t before)
+{
+    without_gil const others_run;
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): Python passes addresses as numbers
+    return crc32c({reinterpret_cast<std::byte const*>(address), size}, before);
+}
+
 void check_one_commit(std::vector<std::pair<std::string, std::string>> const& files)
 {
     std::vector<ingest::stated_commit> stated;
@@ -218,9 +248,11 @@ void check_one_commit(std::vector<std::pair<std::string, std::string>> const& fi
 
 void bind_objects(nb::module_& module)
 {
-    nb::class_<open_object>(module, "OpenObject").def("fetch", &start_fetching_ranges, nb::arg("ranges"));
-    module.def("open_object", &start_opening_object, nb::arg("session").none(), nb::arg("url"),
-               nb::arg("device").none(), nb::arg("options"));
+    nb::class_<open_object>(module, "OpenObject")
+        .def(nb::new_(&make_object), nb::arg("session").none(), nb::arg("url"), nb::arg("device").none(),
+             nb::arg("options"), nb::arg("budget").none() = nb::none())
+        .def("fetch", &start_fetching_ranges, nb::arg("ranges"));
+    module.def("crc32c", &crc32c_at, nb::arg("address"), nb::arg("nbytes"), nb::arg("before") = 0);
     module.def("load_object", &start_loading_all, nb::arg("session").none(), nb::arg("url"), nb::arg("device").none(),
                nb::arg("options"));
     module.def("list_s3", &list_objects, nb::arg("prefix"), nb::arg("options"));

@@ -176,6 +176,14 @@ void turn::hurry() noexcept
     of_->hurry(*this);
 }
 
+std::function<void()> hurrying(std::shared_ptr<turn> const& mine)
+{
+    return [weak = std::weak_ptr{mine}] {
+        if (auto const one = weak.lock())
+            one->hurry();
+    };
+}
+
 std::shared_ptr<turn> flow_budget::wait(asio::any_io_executor const& where, void const* file, unsigned flows,
                                         bool can_wait, std::weak_ptr<connection_keeper> keeper)
 {

@@ -13,6 +13,7 @@
 #include <boost/asio/experimental/concurrent_channel.hpp>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <gpurx/error.hpp>
 #include <gpurx/ingest/object.hpp>
 #include <gpurx/ingest/safetensors.hpp>
@@ -145,6 +146,9 @@ class turn {
     std::list<kept_connections> keeps_;  // one when it is over, or none
     asio::experimental::concurrent_channel<void(error_code)> call_;
 };
+
+// Returns a function that hurries the turn as long as its operation lasts.
+[[nodiscard]] std::function<void()> hurrying(std::shared_ptr<turn> const& mine);
 
 // Thread safety: safe.
 class flow_budget : public std::enable_shared_from_this<flow_budget> {

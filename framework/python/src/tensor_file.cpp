@@ -250,15 +250,6 @@ nb::dict metadata_of(tensor_file const& self)
     return all;
 }
 
-// A waiter does not keep the operation alive.
-std::function<void()> hurrying(std::shared_ptr<turn> const& mine)
-{
-    return [weak = std::weak_ptr{mine}] {
-        if (auto const one = weak.lock())
-            one->hurry();
-    };
-}
-
 pending start_fetching(opened const& self, std::vector<std::size_t> indices, bool together, bool can_wait)
 {
     std::uint64_t bytes = 0;
