@@ -16,7 +16,7 @@ from conftest import soon
 from ranges import Server, running
 
 import gpurx
-from gpurx._open import Model
+from gpurx._reading import Model
 
 RANDOM = np.random.default_rng(16)
 TENSORS = {name: RANDOM.standard_normal((300, 200)) for name in "abcdef"}
@@ -158,7 +158,7 @@ def test_a_loop_that_is_left_ends_what_it_has_asked_for(
     started: list[Any] = []
     start = Model._start
     for name in ("_FIRST", "_MOST"):  # the second comes once the first has arrived
-        monkeypatch.setattr(f"gpurx._open.{name}", 1)
+        monkeypatch.setattr(f"gpurx._reading.{name}", 1)
 
     def noted(self: Model, group: Any, can_wait: bool = False) -> Any:
         server.stalls = bool(started)

@@ -29,6 +29,69 @@ async def consume(stream: gpurx.TensorStream) -> None:
 """
 
 
+# The type of a tensor follows from the framework.
+BY_FRAMEWORK = """
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from typing_extensions import assert_type
+
+import gpurx
+import gpurx.jax
+import gpurx.numpy
+import gpurx.torch
+
+with gpurx.safe_open("model", device=0) as default:
+    assert_type(default.get_tensor("a"), torch.Tensor)
+with gpurx.safe_open("model", "pt", torch.device("cuda"), flows=8, memory_limit=1 << 30, progress=False) as of_torch:
+    assert_type(of_torch.get_tensor("a"), torch.Tensor)
+    assert_type(of_torch.get_slice("a")[:3], torch.Tensor)
+    assert_type(of_torch.get_tensors(), dict[str, torch.Tensor])
+    for name, one in of_torch:
+        print(name)
+        assert_type(one, torch.Tensor)
+with gpurx.safe_open("model", framework="np", device=np.int64(0)) as of_numpy:
+    assert_type(of_numpy.get_tensor("a"), NDArray[Any])
+assert_type(gpurx.safe_open("model", "flax").get_tensor("a"), jax.Array)
+assert_type(gpurx.safe_open("model", "gpurx", None).get_tensor("a"), gpurx.Tensor)
+
+
+def chosen(framework: str) -> Any:
+    return gpurx.safe_open("model", framework).get_tensor("a")
+
+
+async def load() -> None:
+    async with gpurx.async_safe_open("model", "np") as file:
+        assert_type(await file.get_tensor("a"), NDArray[Any])
+        assert_type(await file.get_slice("a")[0], NDArray[Any])
+        assert_type(await file.get_tensors(), dict[str, NDArray[Any]])
+        async for name, one in file:
+            print(name)
+            assert_type(one, NDArray[Any])
+    opened = await gpurx.async_safe_open("model")
+    assert_type(await opened.get_tensor("a"), torch.Tensor)
+
+
+assert_type(gpurx.torch.load_file("model"), dict[str, torch.Tensor])
+assert_type(gpurx.numpy.load_file("model"), dict[str, NDArray[Any]])
+assert_type(gpurx.jax.load_file("model"), dict[str, jax.Array])
+gpurx.safe_open("model", device=1.5)  # type: ignore[call-overload]
+gpurx.safe_open("model", floes=4)  # type: ignore[call-overload]
+"""
+
+# Both are large, and installed here or there.
+STUBS = {
+    "torch/__init__.pyi": "class Tensor: ...\nclass device:\n    def __init__(self, name: str) -> None: ...\n",
+    "torch/utils/__init__.pyi": "",
+    "torch/utils/data.pyi": "class IterableDataset: ...\ndef get_worker_info() -> object: ...\n",
+    "jax/__init__.pyi": "class Array: ...\n",
+    "jax/numpy.pyi": "",
+}
+
+
 def mypy(*arguments: str, directory: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "mypy", *arguments], capture_output=True, text=True, cwd=directory)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -55,6 +118,13 @@ def test_the_package_itself(tmp_path: Path) -> None:
 
 def test_a_program_that_uses_it(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
+    mypy("--strict", "program.py", directory=tmp_path)
+
+
+def test_the_framework_gives_the_type_of_tensors(tmp_path: Path) -> None:
+    for name, text in {"program.py": BY_FRAMEWORK, **STUBS}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
     mypy("--strict", "program.py", directory=tmp_path)
 
 

@@ -100,8 +100,9 @@ def said(node: ast.AST) -> list[str]:
 def rendered(name: str, node: ast.stmt, depth: int, in_class: bool = False) -> list[str]:
     known = decorators(node)
     if isinstance(node, ast.ClassDef):
-        makes = next((one for one in node.body if isinstance(one, Function) and one.name == "__init__"), None)
-        bases = [ast.unparse(one).lstrip("_") for one in node.bases]
+        made = [one for one in node.body if isinstance(one, Function) and one.name == "__init__"]
+        makes = made[-1] if made else None  # overloads are for type checkers
+        bases = [ast.unparse(one).lstrip("_") for one in node.bases if not is_native(one)]
         is_error = any(one.endswith("Error") for one in bases)
         body = [*([f"Bases: `{'`, `'.join(bases)}`.", ""] if bases else []), *said(node)]
         body += [line for one in members(node) for line in rendered(name_of(one), one, depth + 1, True)]
@@ -126,7 +127,16 @@ def name_of(node: ast.stmt) -> str:
     return ast.unparse(node.target if isinstance(node, ast.AnnAssign) else node.targets[0])
 
 
+def is_native(base: ast.expr) -> bool:
+    """Whether it is a class of the extension, whose members the stub has."""
+    return ast.unparse(base).startswith("_native.")
+
+
 def members(node: ast.ClassDef | ast.Module) -> Iterator[ast.stmt]:
+    for base in getattr(node, "bases", []):
+        if is_native(base):
+            name = ast.unparse(base).rpartition(".")[2]
+            yield from members(next(one for one in parsed(STUB).body if getattr(one, "name", "") == name))
     for one in node.body:
         if isinstance(one, (ast.ClassDef, *Function, ast.Assign, ast.AnnAssign)) and is_public(name_of(one)):
             yield one

@@ -26,12 +26,13 @@ import importlib.metadata
 from ._error import Error, Forbidden, NotFound
 from ._files import list_files
 from ._model import fetch_model
-from ._native import ErrorCode, IngestErrorCode, Session, Tensor, local_gpu
+from ._native import ErrorCode, IngestErrorCode, Tensor, local_gpu
 from ._native import stop as _stop
 from ._open import async_safe_open, safe_open
 from ._options import Options
 from ._ranks import rank_addresses
 from ._sender import TensorSender
+from ._session import Session
 from ._stream import Batch, TensorStream
 from ._stream import close_all as _close_all
 from ._weights import Weights, load_safetensors, load_safetensors_async

@@ -2,12 +2,20 @@
 """Errors of the library as exceptions."""
 from __future__ import annotations
 
+import difflib
 import errno
+import os
 import re
+from collections.abc import Callable, Iterable
 from enum import IntEnum
-from typing import Any
+from functools import wraps
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
 
 from ._native import ErrorCode, IngestErrorCode
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _CODES: dict[str, type[IntEnum]] = {"gpurx": ErrorCode, "gpurx.ingest": IngestErrorCode}
 
@@ -70,6 +78,16 @@ class _NotDirectory(Error, NotADirectoryError):
     """Report that the path of a directory names a file."""
 
 
+class _NoTensor(Error, KeyError):
+    """Report that no file has a tensor of this name."""
+
+
+# Names in tracebacks. Programs catch the private ones by their public bases.
+for _public in (Error, NotFound, Forbidden):
+    _public.__module__ = "gpurx"
+for _private in (_IsDirectory, _NotDirectory, _NoTensor):
+    _private.__module__, _private.__qualname__ = "gpurx", "Error"
+
 _OF_STATUS: dict[int | None, type[Error]] = {404: NotFound, 410: NotFound, 401: Forbidden, 403: Forbidden}
 _OF_FILE: dict[int, type[Error]] = {
     errno.ENOENT: NotFound,
@@ -99,7 +117,49 @@ def error_of(text: str, code: int, category: str, *parts: str) -> Error:
     error = Error(text, code, category, *parts)
     is_file = category == "system" and error.operation in ("open", "list", "read")
     kind = _OF_FILE.get(code) if is_file else _OF_STATUS.get(error.status)
+    if error.operation == "find" and error.object.startswith("tensor '"):
+        kind = _NoTensor
     result = (kind or Error)(text, code, category, *parts)
     if is_file and isinstance(result, OSError):
         result.errno, result.filename = code, result.object
     return result
+
+
+def no_tensor(name: str, where: str, known: Iterable[str]) -> Error:
+    """Make the exception for a name that no tensor has: a KeyError, too. It proposes similar names."""
+    similar = " or ".join(f"'{one}'" for one in difflib.get_close_matches(name, known, 3, 0.75))
+    advice = f"{where} has no such tensor" + (f"; did you mean {similar}?" if similar else "")
+    return error_of(f"find tensor '{name}': {advice}", errno.EINVAL, "system", "find", f"tensor '{name}'", "", advice)
+
+
+# ---- tracebacks ----
+
+_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+# Errors of the program's arguments and of the outside. Others are defects of this package, and keep their traceback.
+EXPLAINED = (Error, ValueError, TypeError, LookupError)
+
+
+def outside(trace: TracebackType | None) -> TracebackType | None:
+    """Return the traceback without the frames of this package."""
+    frames = []
+    while trace:
+        if not trace.tb_frame.f_code.co_filename.startswith(_HERE):
+            frames.append(trace)
+        trace = trace.tb_next
+    for one in reversed(frames):
+        trace = TracebackType(trace, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    return trace
+
+
+def briefly(function: Callable[P, T]) -> Callable[P, T]:
+    """Shorten the tracebacks of a function's errors: they end at the message, without the package's own calls."""
+
+    @wraps(function)
+    def call(*arguments: P.args, **options: P.kwargs) -> T:
+        try:
+            return function(*arguments, **options)
+        except EXPLAINED as error:
+            raise error.with_traceback(outside(error.__traceback__))
+
+    return call

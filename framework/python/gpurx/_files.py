@@ -28,8 +28,9 @@ from ._locations import (
     select_files,
     shards_of,
 )
-from ._native import FlowBudget, HttpOptions, Operation, Session, TensorFile
+from ._native import FlowBudget, HttpOptions, Operation, TensorFile
 from ._options import Deadline, Options, Settings, settings_of
+from ._session import Session
 from ._wait import Steps, result_of, results_of, run
 
 if TYPE_CHECKING:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from collections.abc import Sequence
 from enum import IntEnum
-from os import PathLike
 from typing import Any
 
 from typing_extensions import CapsuleType
@@ -163,37 +162,17 @@ class Tensor:
         """
 
 class Session:
-    """Memory that a NIC writes into, and the queues of the NIC that are bound to it.
-
-    TensorStream and the loading functions open a session if they get none. Several of them can share one.
-
-    * memory: memory for the NIC: "host", "cpu" or None; "gpu:0", "cuda:0", 0 or a torch.device.
-    * size: bytes of the memory. More flows need more (MEMORY_TOO_SMALL).
-    * interface: name of the NIC. Empty: only transport copy works. If set, the interface must exist, whatever the transport.
-    * transport: "devmem", "zcrx", "copy" or "automatic". "automatic" falls back to copy, and explain() has the reason. Another
-      value that cannot work raises Error.
-    * allow_zcrx: whether "automatic" may use zcrx, which costs less than devmem on a stock kernel. No hardware NIC has run it.
-    * rx_queues: RX queues to set aside, the last ones of the NIC.
-    * max_flows: flows at one time.
-    * rx_page_size: bytes of a page at the NIC: a power of two, at least a page of the kernel. 0: a page of the kernel.
-    * state_directory: directory of the journal of changes. A later session undoes the changes of a killed one.
-
-    Opening a session takes some 100 ms. Several threads may use it. A closed session raises Error.
-    So does receiving in a forked child.
-    """
-
     def __init__(
         self,
-        memory: Any = "host",
-        *,
-        size: int = ...,
-        interface: str = "",
-        transport: str = "automatic",
-        allow_zcrx: bool = False,
-        rx_queues: int = 1,
-        max_flows: int = 16,
-        rx_page_size: int = 0,
-        state_directory: str | PathLike[str] = "/run/gpurx",
+        memory: Any,
+        size: int,
+        interface: str,
+        transport: str,
+        allow_zcrx: bool,
+        rx_queues: int,
+        max_flows: int,
+        rx_page_size: int,
+        state_directory: str,
     ) -> None: ...
     @property
     def transport(self) -> str:
@@ -250,8 +229,6 @@ class Session:
     def close(self) -> None:
         """Restore the NIC once the last receiver has ended. Further calls do nothing."""
 
-    def __enter__(self) -> Session: ...
-    def __exit__(self, *error: object) -> None: ...
 
 class Operation:
     def is_over(self) -> bool: ...

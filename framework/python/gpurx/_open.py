@@ -1,415 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""safe_open and async_safe_open: the files of a model, with the interface of the safetensors package.
-
-Operations are steps. safe_open waits for each step in a thread, async_safe_open in an event loop.
-"""
+"""safe_open and async_safe_open: the files of a model, with the interface of the safetensors package."""
 
 from __future__ import annotations
 
-import heapq
-import math
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator, Mapping
-from functools import partial
-from threading import Lock
+from collections.abc import AsyncIterator, Coroutine, Generator, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, overload
 
-from ._convert import converter
-from ._error import Error
-from ._files import Entry, Files, groups
-from ._into import filled, places_in
+from ._arguments import Device
+from ._error import briefly
 from ._locations import Locations
-from ._native import Operation, Session, Tensor
-from ._options import Options, settings_of
-from ._slices import Part, part_of
-from ._wait import Steps, Waiting, result_of, results_of, run, run_in_loop
+from ._native import Tensor
+from ._options import Options
+from ._progress import Shown
+from ._reading import Arrival, Model, Slice, T
+from ._session import Session
+from ._wait import Steps, run, run_in_loop
 
 if TYPE_CHECKING:
+    import jax
+    import torch
+    from numpy.typing import NDArray
     from typing_extensions import Unpack
 
-Progress = Callable[[int, int], object]
-Plan = Iterable["str | tuple[str, Any]"]
-Piece = tuple[Entry, Part]
+# Names of frameworks: safetensors' and more.
+_Torch = Literal["pt", "torch", "pytorch"]
+_Numpy = Literal["np", "numpy"]
+_Jax = Literal["jax", "flax"]
 
-# Bytes to fetch at once: at first, for an early first tensor, and later.
-_FIRST = 4 << 20
-_MOST = 64 << 20
 
+class _Opening(Options, total=False):
+    """Keywords of safe_open() and async_safe_open()."""
 
-class Slice:
-    """Select a part of a tensor that is not fetched yet.
+    memory_limit: int | None
+    progress: Shown
+    session: Session | None
 
-    `part[a:b, :, 3]` fetches these elements. A Slice of async_safe_open() takes `await part[a:b, :, 3]`.
-    """
 
-    def __init__(self, model: Model, entry: Entry) -> None:
-        self._model = model
-        self._entry = entry
-
-    def get_shape(self) -> list[int]:
-        """Return the shape of the whole tensor."""
-        return list(self._entry.shape)
-
-    def get_dtype(self) -> str:
-        """Return the element type as the format spells it: "F32", "BF16"."""
-        return self._entry.dtype
-
-    def __getitem__(self, index: Any) -> Any:
-        """Fetch the elements of an index: integers, slices with positive steps and an ellipsis, as in numpy.
-
-        Raises IndexError or TypeError for another index, and ValueError for a negative step.
-        """
-        return self._model._give(self._model._part(self._entry, part_of(self._entry.shape, index)))
-
-    def __repr__(self) -> str:
-        return f"<gpurx slice of {self._entry.name!r}: {self._entry.dtype} {self.get_shape()}>"
-
-
-class _Fetched(NamedTuple):
-    """Result of prefetch() that no call has taken yet."""
-
-    operation: Operation
-    position: int | None  # among the operation's results; None: it is the result
-    nbytes: int
-
-
-class Model:
-    """Common part of safe_open() and async_safe_open()."""
-
-    def __init__(
-        self,
-        url: Locations,
-        framework: str = "pt",
-        device: Any = "cpu",
-        *,
-        memory_limit: int | None = None,
-        progress: Progress | None = None,
-        session: Session | None = None,
-        **options: Unpack[Options],
-    ) -> None:
-        if memory_limit is not None and memory_limit <= 0:
-            raise ValueError(f"memory_limit must be a positive number of bytes, not {memory_limit}")
-        self._convert = converter(framework)
-        self._limit = memory_limit
-        self._progress = progress
-        self._files = Files(url, settings_of(device, options), session)
-        self._lock = Lock()  # guards the members below, which memory_limit bounds
-        self._fetched_before: dict[Any, _Fetched] = {}
-        self._results: dict[Operation, list[Any]] = {}
-        self._held = 0  # bytes of prefetch() and of iterations
-
-    def _give(self, steps: Steps[Any]) -> Any:
-        """Return the result of the steps, or an awaitable of it."""
-        raise NotImplementedError
-
-    # ---- contents ----
-
-    def keys(self) -> list[str]:
-        """Return the names of the tensors, sorted."""
-        self._files.check_was_opened()
-        return sorted(self._files.entries)
-
-    def offset_keys(self) -> list[str]:
-        """Return the names of the tensors, in the order of the files."""
-        self._files.check_was_opened()
-        return list(self._files.entries)
-
-    def metadata(self) -> dict[str, str] | None:
-        """Return the metadata of the files, or None if they have none."""
-        self._files.check_was_opened()
-        return self._files.metadata or None
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all tensors."""
-        self._files.check_was_opened()
-        return self._files.nbytes
-
-    def __len__(self) -> int:
-        self._files.check_was_opened()
-        return len(self._files.entries)
-
-    def __contains__(self, name: object) -> bool:
-        self._files.check_was_opened()
-        return name in self._files.entries
-
-    # ---- fetching ----
-
-    def get_tensor(self, name: str, into: Any = None) -> Any:
-        """Fetch one tensor. Raises Error if no file has it. `into`: its place, as for get_tensors()."""
-        if into is not None:
-            return self._give(self._tensor_into(name, into))
-        return self._give(self._tensor(name))
-
-    def get_slice(self, name: str) -> Slice:
-        """Return a Slice of the tensor. Fetches nothing."""
-        return Slice(self, self._entry(name))
-
-    def get_tensors(self, into: Mapping[str, Any] | None = None) -> Any:
-        """Fetch all tensors, and return them by name.
-
-        * into: host memory of the program for each tensor, by name: contiguous CPU tensors of torch, arrays of numpy, or
-          others with DLPack, of the tensor's type and shape; or bytes of its size in a writable buffer. The bytes arrive
-          there, without a copy in between, and the result has these objects. The memory must not be used meanwhile.
-          After an error its content is undefined.
-
-        Raises ValueError or TypeError if `into` lacks a tensor, has another one, or a place does not fit: before a byte
-        of a tensor is fetched.
-        """
-        return self._give(self._tensors() if into is None else self._tensors_into(into))
-
-    def prefetch(self, plan: Plan) -> None:
-        """Start to fetch for later calls of get_tensor() and get_slice(), and return at once.
-
-        * plan: names of tensors, and pairs of a name and an index.
-
-        One later call takes each result. All results arrive in the order of the files, through `flows` connections
-        together. A waiting call has priority, whether the plan has its tensor or not. Raises Error if the plan does not fit
-        `memory_limit`.
-        """
-        self._files.check_open()
-        names: list[Entry] = []
-        parts: list[Piece] = []
-        for one in plan:
-            if isinstance(one, str):
-                names.append(self._entry(one))
-            else:
-                entry = self._entry(one[0])
-                parts.append((entry, part_of(entry.shape, one[1])))
-        with self._lock:
-            wanted = [one for one in dict.fromkeys(names) if one.name not in self._fetched_before]
-            pieces = [one for one in dict.fromkeys(parts) if (one[0].name, one[1]) not in self._fetched_before]
-            size = sum(one.nbytes for one in wanted) + sum(map(_size_of, pieces))
-            self._check_fits(size, "the plan", self._held)
-            for each in _in_order(wanted, pieces):
-                if isinstance(each, list):
-                    operation = self._start(each, can_wait=True)
-                    for position, entry in enumerate(each):
-                        self._fetched_before[entry.name] = _Fetched(operation, position, entry.nbytes)
-                else:
-                    operation = self._start_part(*each, can_wait=True)
-                    self._fetched_before[each[0].name, each[1]] = _Fetched(operation, None, _size_of(each))
-            self._held += size
-
-    def close(self) -> None:
-        """Close the files and cancel prefetch(). Tensors that the program has stay valid."""
-        with self._lock:
-            # The last first: they wait for connections that the first ones would free.
-            for one in reversed(self._fetched_before.values()):
-                one.operation.cancel()
-            self._fetched_before.clear()
-            self._results.clear()
-        self._files.close()
-
-    def __repr__(self) -> str:
-        return f"<gpurx.{type(self).__name__} {self._files.name}: {len(self._files.entries)} tensors>"
-
-    # ---- steps ----
-
-    def _tensor(self, name: str) -> Steps[Any]:
-        entry = self._entry(name)
-        if (fetched := self._pop(name)) is not None:
-            return self._convert((yield from self._take(name, fetched)))
-        self._check_fits(entry.nbytes, f"tensor '{name}'")
-        (tensor,) = yield from self._result_of(self._start([entry]))
-        return self._convert(tensor)
-
-    def _tensors(self) -> Steps[dict[str, Any]]:
-        self._files.check_open()
-        self._check_fits(self.nbytes, "the model")
-        all_files = [*groups(iter(self._files.entries.values()), 1 << 62, 1 << 62)]
-        starts = [partial(self._start, entries, can_wait=True) for entries in all_files]
-        results = yield from results_of(starts, len(starts), self._teller())
-        made: dict[str, Any] = {}
-        for entries, tensors in zip(all_files, results, strict=True):
-            made |= {entry.name: self._convert(tensor) for entry, tensor in zip(entries, tensors, strict=True)}
-        return made
-
-    def _tensor_into(self, name: str, into: Any) -> Steps[Any]:
-        entry = self._entry(name)
-        yield from self._fill([entry], {name: into})
-        return into
-
-    def _tensors_into(self, into: Mapping[str, Any]) -> Steps[dict[str, Any]]:
-        self._files.check_open()
-        yield from self._fill(list(self._files.entries.values()), into)
-        return {name: into[name] for name in self._files.entries}
-
-    def _fill(self, entries: list[Entry], into: Mapping[str, Any]) -> Steps[None]:
-        if self._files.is_for_gpu:
-            raise ValueError("into takes memory of the host, and `device` is a GPU: open the files with device='cpu'")
-        places = places_in(into, entries, self._files.name)
-        for group in groups(iter(entries), 1 << 62, 1 << 62):
-            there = [(entry.number, places[entry.name].address) for entry in group]
-            operation = self._files.file(group[0].file).fetch_into(there)
-            yield from filled(operation, self._teller(), places)
-
-    def _part(self, entry: Entry, part: Part) -> Steps[Any]:
-        if (fetched := self._pop((entry.name, part))) is not None:
-            return self._convert((yield from self._take((entry.name, part), fetched)))
-        self._check_fits(_size_of((entry, part)), f"the slice of '{entry.name}'")
-        return self._convert((yield from self._result_of(self._start_part(entry, part))))
-
-    def _pop(self, key: Any) -> _Fetched | None:
-        """Take a prefetched result. Later calls fetch the tensor again."""
-        with self._lock:
-            return self._fetched_before.pop(key, None)
-
-    def _take(self, key: Any, fetched: _Fetched) -> Steps[Tensor]:
-        """Wait for a prefetched result. The last taker of an operation removes it; an interrupted call leaves the result
-        for the next one.
-        """
-        operation, position, nbytes = fetched
-        operation.hurry()
-        try:
-            yield Waiting(operation, self._teller(), shared=True)
-        except BaseException:
-            with self._lock:
-                if self._files.is_open and self._fetched_before.setdefault(key, fetched) is not fetched:
-                    self._held -= nbytes  # another call has fetched it again meanwhile
-            raise
-        with self._lock:
-            self._held -= nbytes
-            if position is None:
-                alone: Tensor = operation.result()
-                return alone
-            if operation not in self._results:
-                self._results[operation] = operation.result()
-            results = self._results[operation]
-            tensor: Tensor = results[position]
-            results[position] = None
-            if all(one is None for one in results):
-                del self._results[operation]
-        return tensor
-
-    # ---- operations ----
-
-    def _start(self, group: list[Entry], can_wait: bool = False) -> Operation:
-        return self._files.file(group[0].file).fetch([one.number for one in group], can_wait=can_wait)
-
-    def _start_part(self, entry: Entry, part: Part, can_wait: bool = False) -> Operation:
-        return self._files.file(entry.file).fetch_part(entry.number, part.extents, part.shape, can_wait)
-
-    def _result_of(self, operation: Operation) -> Steps[Any]:
-        return result_of(operation, self._teller())
-
-    def _teller(self) -> Callable[[], object] | None:
-        if (progress := self._progress) is None:
-            return None
-        return lambda: progress(self._files.fetched(), self._files.nbytes)
-
-    # ---- errors ----
-
-    def _entry(self, name: str) -> Entry:
-        self._files.check_open()
-        if (entry := self._files.entries.get(name)) is not None:
-            return entry
-        advice = f"{self._files.name} has no such tensor"
-        raise Error(f"find tensor '{name}': {advice}", 22, "system", "find", f"tensor '{name}'", "", advice)
-
-    def _reserve(self, size: int, subject: str) -> None:
-        with self._lock:
-            self._check_fits(size, subject, self._held)
-            self._held += size
-
-    def _give_back(self, size: int) -> None:
-        with self._lock:
-            self._held -= size
-
-    def _check_fits(self, size: int, subject: str, held: int = 0) -> None:
-        if self._limit is None or size + held <= self._limit:
-            return
-        advice = f"{subject} has {size} bytes, and memory_limit is {self._limit}; take slices, or raise memory_limit"
-        if size <= self._limit:
-            advice = (
-                f"{subject} has {size} bytes, and of memory_limit, {self._limit}, prefetch() and iteration have {held}; take "
-                "the prefetched tensors first, or raise memory_limit"
-            )
-        raise Error(f"fetch {self._files.name}: {advice}", 12, "system", "fetch", self._files.name, "", advice)
-
-
-class _Coming(NamedTuple):
-    """Tensors of one file that are under way."""
-
-    entries: list[Entry]
-    operation: Operation
-    nbytes: int
-
-
-class Arrival:
-    """Fetch all tensors of a model in the order of the files, a few at a time. The next ones arrive while the program uses
-    these, from several files if they are small.
-    """
-
-    def __init__(self, model: Model, first: int = _FIRST) -> None:
-        model._files.check_open()
-        self._model = model
-        self._limit = model._limit
-        self._most = min(_MOST, max(0, self._limit - model._held) // 2) if self._limit else _MOST
-        self._rest = groups(iter(model._files.entries.values()), min(first, self._most), self._most)
-        self._next = next(self._rest, None)
-        self._given = 0  # bytes in use by the program
-        self._coming: deque[_Coming] = deque()
-        self._start()
-
-    def some(self) -> Steps[deque[tuple[Entry, Tensor]]]:
-        """Return the next tensors, or none after the last ones."""
-        self._model._give_back(self._given)
-        self._given = 0
-        self._start()
-        if not self._coming:
-            return deque()
-        entries, operation, self._given = self._coming.popleft()
-        operation.hurry()
-        tensors: list[Tensor] = yield from self._model._result_of(operation)
-        self._start()
-        return deque(zip(entries, tensors, strict=True))
-
-    def close(self) -> None:
-        for one in reversed(self._coming):
-            one.operation.cancel()
-        self._model._give_back(self._given + self._under_way())
-        self._coming.clear()
-        self._given = 0
-
-    def _under_way(self) -> int:
-        return sum(one.nbytes for one in self._coming)
-
-    def _start(self) -> None:
-        """Start the next operations that have room. The first one raises an Error if it has none."""
-        while (entries := self._next) is not None:
-            size = sum(one.nbytes for one in entries)
-            if (self._given or self._coming) and not self._fits_too(size):
-                return
-            self._model._reserve(size, f"tensor '{entries[0].name}'")
-            self._coming.append(_Coming(entries, self._model._start(entries, can_wait=True), size))
-            self._next = next(self._rest, None)
-
-    def _fits_too(self, size: int) -> bool:
-        if self._coming and self._under_way() + size > self._most:
-            return False
-        return self._limit is None or size + self._model._held <= self._limit
-
-
-def _in_order(wanted: list[Entry], pieces: list[Piece]) -> Iterator[list[Entry] | Piece]:
-    """Yield the groups and pieces to fetch at once, file after file."""
-    whole = groups(iter(sorted(wanted, key=_place_of)), _FIRST, _MOST)
-    parts = sorted(pieces, key=lambda one: _place_of(one[0]))
-    return heapq.merge(whole, parts, key=lambda one: one[0].file)
-
-
-def _place_of(entry: Entry) -> tuple[int, int]:
-    return entry.file, entry.number
-
-
-def _size_of(piece: Piece) -> int:
-    entry, part = piece
-    elements = math.prod(entry.shape)
-    return entry.nbytes * math.prod(part.shape) // elements if elements else 0
-
-
-class safe_open(Model):
+class safe_open(Model[T]):
     """Open the safetensors files of a model, on a server or on this machine, and fetch the requested tensors.
 
         with gpurx.safe_open("http://10.77.0.2/model.safetensors", "pt", device="cuda:0") as file:
@@ -427,7 +55,8 @@ class safe_open(Model):
 
     Files of the hub are of one commit, that of the index.
 
-    A tensor that is missing, or in two files, raises an Error with its name.
+    A tensor that is missing, or in two files, raises an Error with its name. The Error for a name that no file has is a
+    KeyError, too, and proposes similar names.
 
     **framework** is "pt", "np", "jax", "cupy", or "gpurx" for gpurx.Tensor. The program owns the memory of the tensors:
     neither the file nor another call uses it. Tensors that arrive together may share a block of some MiB, which lives as
@@ -444,7 +73,8 @@ class safe_open(Model):
     * `flows` times `chunk_size` for a file of this machine.
 
     **progress** is called in the waiting thread with the arrived bytes and the bytes of all tensors. It is called about ten
-    times a second and at the end of each wait.
+    times a second and at the end of each wait. None draws a line on the terminal, if stderr is one, for iteration and
+    get_tensors() of more than two seconds; GPURX_PROGRESS=0 in the environment disables it. False draws nothing.
 
     **options**: see gpurx.Options. A file of this machine needs no session.
 
@@ -455,24 +85,50 @@ class safe_open(Model):
     files share `flows` connections. A closed file raises ValueError.
     """
 
+    @overload
+    def __init__(
+        self: safe_open[torch.Tensor], url: Locations, framework: _Torch = "pt", device: Device = "cpu", **options: Unpack[_Opening]
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: safe_open[NDArray[Any]], url: Locations, framework: _Numpy, device: Device = "cpu", **options: Unpack[_Opening]
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: safe_open[jax.Array], url: Locations, framework: _Jax, device: Device = "cpu", **options: Unpack[_Opening]
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: safe_open[Tensor], url: Locations, framework: Literal["gpurx"], device: Device = "cpu", **options: Unpack[_Opening]
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: safe_open[Any], url: Locations, framework: str, device: Device = "cpu", **options: Unpack[_Opening]
+    ) -> None: ...
     def __init__(
         self,
         url: Locations,
         framework: str = "pt",
-        device: Any = "cpu",
+        device: Device = "cpu",
         *,
         memory_limit: int | None = None,
-        progress: Progress | None = None,
+        progress: Shown = None,
         session: Session | None = None,
         **options: Unpack[Options],
     ) -> None:
         super().__init__(url, framework, device, memory_limit=memory_limit, progress=progress, session=session, **options)
         run(self._files.open())
 
+    if TYPE_CHECKING:
+
+        def get_tensor(self, name: str, into: Any = None) -> T: ...
+        def get_slice(self, name: str) -> Slice[T]: ...
+        def get_tensors(self, into: Mapping[str, Any] | None = None) -> dict[str, T]: ...
+
     def _give(self, steps: Steps[Any]) -> Any:
         return run(steps)
 
-    def __iter__(self) -> Iterator[tuple[str, Any]]:
+    def __iter__(self) -> Iterator[tuple[str, T]]:
         """Yield pairs of a name and its tensor, in the order of the files. The next tensors arrive meanwhile."""
         arrival = Arrival(self)
         try:
@@ -486,7 +142,7 @@ class safe_open(Model):
         finally:
             arrival.close()
 
-    def __enter__(self) -> safe_open:
+    def __enter__(self) -> safe_open[T]:
         return self
 
     def __exit__(
@@ -495,7 +151,7 @@ class safe_open(Model):
         self.close()
 
 
-class async_safe_open(Model):
+class async_safe_open(Model[T]):
     """Open the files of a model for coroutines, as safe_open() does. Awaiting replaces waiting, and the event loop
     continues.
 
@@ -509,15 +165,54 @@ class async_safe_open(Model):
     prefetch() continues. Opening a session blocks the event loop for some 100 ms: pass an open session.
     """
 
-    async def _open(self) -> async_safe_open:
+    @overload
+    def __init__(
+        self: async_safe_open[torch.Tensor], url: Locations, framework: _Torch = "pt", device: Device = "cpu", **options: Unpack[_Opening]
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: async_safe_open[NDArray[Any]], url: Locations, framework: _Numpy, device: Device = "cpu", **options: Unpack[_Opening]
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: async_safe_open[jax.Array], url: Locations, framework: _Jax, device: Device = "cpu", **options: Unpack[_Opening]
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: async_safe_open[Tensor], url: Locations, framework: Literal["gpurx"], device: Device = "cpu", **options: Unpack[_Opening]
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: async_safe_open[Any], url: Locations, framework: str, device: Device = "cpu", **options: Unpack[_Opening]
+    ) -> None: ...
+    def __init__(
+        self,
+        url: Locations,
+        framework: str = "pt",
+        device: Device = "cpu",
+        *,
+        memory_limit: int | None = None,
+        progress: Shown = None,
+        session: Session | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(url, framework, device, memory_limit=memory_limit, progress=progress, session=session, **options)
+
+    if TYPE_CHECKING:
+
+        def get_tensor(self, name: str, into: Any = None) -> Coroutine[Any, Any, T]: ...
+        def get_slice(self, name: str) -> Slice[Coroutine[Any, Any, T]]: ...
+        def get_tensors(self, into: Mapping[str, Any] | None = None) -> Coroutine[Any, Any, dict[str, T]]: ...
+
+    async def _open(self) -> async_safe_open[T]:
         if not self._files.is_open:  # `async with await …` does it twice
             await run_in_loop(self._files.open())
         return self
 
-    def __await__(self) -> Generator[Any, None, async_safe_open]:
+    def __await__(self) -> Generator[Any, None, async_safe_open[T]]:
         return self._open().__await__()
 
-    async def __aenter__(self) -> async_safe_open:
+    async def __aenter__(self) -> async_safe_open[T]:
         return await self._open()
 
     async def __aexit__(
@@ -528,7 +223,7 @@ class async_safe_open(Model):
     def _give(self, steps: Steps[Any]) -> Coroutine[Any, Any, Any]:
         return run_in_loop(steps)
 
-    async def __aiter__(self) -> AsyncIterator[tuple[str, Any]]:
+    async def __aiter__(self) -> AsyncIterator[tuple[str, T]]:
         arrival = Arrival(self)
         try:
             while some := await run_in_loop(arrival.some()):
@@ -542,8 +237,9 @@ class async_safe_open(Model):
             arrival.close()
 
 
+@briefly
 def load_as(
-    framework: str, url: Locations, device: Any, options: dict[str, Any], into: Mapping[str, Any] | None = None
+    framework: str, url: Locations, device: Device, options: dict[str, Any], into: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Implement load_file() of gpurx.torch, gpurx.numpy and gpurx.jax."""
     with safe_open(url, framework, device, **options) as file:

@@ -8,7 +8,10 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypedDict
 
-from ._native import HttpOptions, Session, parse_device
+from ._arguments import flag, seconds, text, whole
+from ._error import briefly
+from ._native import HttpOptions, parse_device
+from ._session import Session
 
 Checksum = Literal["none", "automatic", "always"]
 Transport = Literal["automatic", "devmem", "zcrx", "copy"]
@@ -120,22 +123,25 @@ class Settings(NamedTuple):
         return Session(self.device, size=self.size, interface=self.interface, transport=self.transport, max_flows=flows)
 
 
+@briefly
 def settings_of(device: Any, options: Mapping[str, Any]) -> Settings:
     if unknown := [name for name in options if name not in NAMES]:
         raise TypeError(f"unknown keyword argument {unknown[0]!r}; the options are {', '.join(NAMES)}")
     gpu = parse_device(device)
     http = HttpOptions()
-    for name in ("flows", "chunk_size", "min_speed", "attempts", "keep_connections"):
+    for name, bits in (("flows", 32), ("chunk_size", 64), ("min_speed", 64), ("attempts", 32)):
         if name in options:
-            setattr(http, name, options[name])
+            setattr(http, name, whole(name, options[name], bits))
+    http.keep_connections = flag("keep_connections", options.get("keep_connections", False))
     http.mirrors = _texts(options, "mirrors")
-    deadline = options.get("deadline", 0)
-    http.set_times(options.get("timeout", 30.0), deadline)
-    http.set_checksum(options.get("checksum", "automatic"))
+    deadline = seconds("deadline", options.get("deadline", 0))
+    http.set_times(seconds("timeout", options.get("timeout", 30.0)), deadline)
+    http.set_checksum(text("checksum", options.get("checksum", "automatic")))
     _set_access(http, options)
     http.check()
-    size, interface = options.get("size", 64 << 20), options.get("interface", "")
-    return Settings("host" if gpu < 0 else f"gpu:{gpu}", http, size, interface, options.get("transport", "automatic"), deadline)
+    size, interface = whole("size", options.get("size", 64 << 20)), text("interface", options.get("interface", ""))
+    transport = text("transport", options.get("transport", "automatic"))
+    return Settings("host" if gpu < 0 else f"gpu:{gpu}", http, size, interface, transport, deadline)
 
 
 class Deadline:

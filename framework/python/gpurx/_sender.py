@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from ._arguments import flag, seconds, text, whole
 from ._convert import is_torch
 from ._error import Error
 from ._native import IngestErrorCode, Sender
@@ -75,7 +76,7 @@ def _described(name: str, array: Any) -> tuple[str, int, tuple[int, ...]]:
     return name, kind << 8 | width, row
 
 
-def _row_major(array: Any) -> tuple[Any, int, int]:
+def row_major(array: Any) -> tuple[Any, int, int]:
     """Return the array or a row-major copy, the address of its bytes, and their count.
 
     The address avoids numpy: it lacks some element types of torch, and not every torch works with this numpy.
@@ -169,8 +170,18 @@ class TensorSender:
         self._source = source
         self._closed = False
         self._ended_by = ""
+        options = (
+            text("address", address),
+            whole("source", source, 32),
+            flag("resume", resume),
+            secret_of(secret),
+            seconds("connect_timeout", connect_timeout),
+            seconds("reconnect", reconnect),
+            None if timeout is None else seconds("timeout", timeout),
+            whole("window", window),
+        )
         try:
-            self._native = Sender(address, source, resume, secret_of(secret), connect_timeout, reconnect, timeout, window)
+            self._native = Sender(*options)
         except Error as error:
             raise _as_python_has_it(error) from None
         if not _has_event_loop():
@@ -183,7 +194,7 @@ class TensorSender:
         """
         self._check_open()
         described = [_described(name, one) for name, one in tensors.items()]
-        arrays = [_row_major(one) for one in tensors.values()]
+        arrays = [row_major(one) for one in tensors.values()]
         self._run(self._native.send, [(*each, address, size) for each, (_, address, size) in zip(described, arrays)])
 
     def end_epoch(self) -> None:

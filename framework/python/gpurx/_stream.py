@@ -15,11 +15,13 @@ from types import TracebackType
 from typing import Any, Literal, NamedTuple, Optional
 
 from . import _native
+from ._arguments import Device, flag, seconds, session_of, text, whole
 from ._convert import html_table
 from ._error import Error
-from ._native import IngestErrorCode, Operation, Session, StreamPosition, Tensor
+from ._native import IngestErrorCode, Operation, StreamPosition, Tensor
 from ._ranks import Rank
 from ._sender import secret_of
+from ._session import Session
 from ._wait import wait, wait_in_loop
 
 _open_streams: weakref.WeakSet[TensorStream] = weakref.WeakSet()
@@ -67,12 +69,12 @@ def _addresses(given: str | Sequence[str] | None, *, to_listen: bool) -> list[tu
     if given is None:
         return []
     found = []
-    for text in [given] if isinstance(given, str) else given:
-        host, colon, port = text.rpartition(":")
+    for address in [given] if isinstance(given, str) else given:
+        host, colon, port = address.rpartition(":")
         if not colon or not port.isdigit() or (":" in host and not host.startswith("[")):
-            raise ValueError(f"{text!r} is not HOST:PORT")
+            raise ValueError(f"{address!r} is not HOST:PORT")
         if not host and not to_listen:
-            raise ValueError(f"{text!r} has no host to connect to")
+            raise ValueError(f"{address!r} has no host to connect to")
         known = socket.getaddrinfo(host.strip("[]") or "0.0.0.0", int(port), type=socket.SOCK_STREAM)
         found.append((str(known[0][4][0]), int(port)))
     return found
@@ -155,7 +157,7 @@ class TensorStream:
         listen: str | Sequence[str] | None = None,
         *,
         connect: str | Sequence[str] | None = None,
-        memory: Any = "host",
+        memory: Device = "host",
         session: Session | None = None,
         batch_size: int = 64,
         drop_last: bool = False,
@@ -180,17 +182,22 @@ class TensorStream:
             raise ValueError("source_errors must be 'raise', 'warn' or 'ignore'")
         listens, connects = _addresses(listen, to_listen=True), _addresses(connect, to_listen=False)
         # Twice the connections: a new connection finds a place while the last one still has pages.
-        flows = max(16, 2 * (sources if listens else len(connects)))
+        flows = max(16, 2 * (whole("sources", sources, 32) if listens else len(connects)))
         self._owns_session = session is None
-        self.session = session or Session(memory, size=size, interface=interface, transport=transport, max_flows=flows)
+        self.session = session_of(session) or Session(memory, size=size, interface=interface, transport=transport, max_flows=flows)
         options = _native.StreamOptions()
-        options.sources, options.rank, options.world_size = sources, rank, world_size
-        options.batch_size, options.drop_last, options.queue_depth = batch_size, drop_last, queue_depth
-        options.shuffle, options.seed = shuffle, seed
-        options.set_order(order)
-        options.set_acknowledge(acknowledge)
+        options.sources, options.rank = whole("sources", sources, 32), whole("rank", rank, 32)
+        options.world_size, options.batch_size = whole("world_size", world_size, 32), whole("batch_size", batch_size)
+        options.drop_last, options.queue_depth = flag("drop_last", drop_last), whole("queue_depth", queue_depth)
+        options.shuffle, options.seed = whole("shuffle", shuffle), whole("seed", seed)
+        options.set_order(text("order", order))
+        options.set_acknowledge(text("acknowledge", acknowledge))
         options.set_secret(secret_of(secret))
-        options.set_timeouts(start_timeout, reconnect_timeout, stall_timeout)
+        options.set_timeouts(
+            seconds("start_timeout", start_timeout),
+            seconds("reconnect_timeout", reconnect_timeout),
+            seconds("stall_timeout", stall_timeout),
+        )
         self._source_errors = source_errors
         self._closed = False
         self._last: _Last | None = None

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from ._error import EXPLAINED, briefly, outside
 from ._native import Operation
 
 
@@ -56,6 +57,7 @@ def results_of(
     return results
 
 
+@briefly
 def run(steps: Steps[T]) -> T:
     """Run steps in the calling thread, which waits.
 
@@ -80,6 +82,13 @@ async def run_in_loop(steps: Steps[T]) -> T:
 
     Cancelling the task ends the current operation.
     """
+    try:
+        return await _run_in_loop(steps)
+    except EXPLAINED as error:
+        raise error.with_traceback(outside(error.__traceback__))
+
+
+async def _run_in_loop(steps: Steps[T]) -> T:
     try:
         waiting = next(steps)
         while True:

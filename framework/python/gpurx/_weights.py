@@ -4,22 +4,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from . import _native
+from ._arguments import Device, session_of
 from ._convert import html_table, size_text
-from ._error import Error
+from ._error import no_tensor
 from ._locations import Location, local_path, redacted
-from ._native import Session, Tensor, TensorFile
+from ._native import Tensor, TensorFile
 from ._options import Options, Settings, settings_of
+from ._progress import Progress, Shown, showing
+from ._session import Session
 from ._wait import Steps, result_of, run, run_in_loop
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-Progress = Callable[[int, int], object]
 
 
 class Weights(dict[str, Tensor]):
@@ -58,8 +61,7 @@ def _numbers(file: TensorFile, names: Iterable[str] | None, location: str) -> li
         return list(known.values())
     for name in (wanted := list(names)):
         if name not in known:
-            advice = f"{redacted(location)} has no such tensor"
-            raise Error(f"find tensor '{name}': {advice}", 22, "system", "find", f"tensor '{name}'", "", advice)
+            raise no_tensor(name, redacted(location), known)
     return sorted({known[name] for name in wanted})
 
 
@@ -70,8 +72,12 @@ def _way_of(url: str, session: Session | None) -> str:
     return "copy" if url.startswith("https:") else session.transport
 
 
+def _tell(show: Progress, file: TensorFile, before: int, total: int) -> None:
+    show(min(file.bytes_placed - before, total), total)
+
+
 def _load(
-    location: str, settings: Settings, names: Iterable[str] | None, progress: Progress | None, session: Session | None
+    location: str, settings: Settings, names: Iterable[str] | None, progress: Shown, session: Session | None
 ) -> Steps[Weights]:
     file: TensorFile = yield from result_of(_native.open_url(session, location, settings.device, settings.http, True))
     about = file.tensors
@@ -79,11 +85,9 @@ def _load(
     total = sum(about[number][3] for number in numbers)
     before = file.bytes_placed
 
-    def tell() -> None:
-        assert progress
-        progress(min(file.bytes_placed - before, total), total)
-
-    tensors: list[Tensor] = yield from result_of(file.fetch(numbers, together=True), tell if progress else None)
+    with showing(progress, redacted(location)) as show:
+        tell = partial(_tell, show, file, before, total) if show else None
+        tensors: list[Tensor] = yield from result_of(file.fetch(numbers, together=True), tell)
     weights = Weights({about[number][0]: one for number, one in zip(numbers, tensors, strict=True)})
     weights.metadata, weights.url, weights.etag, weights.file_size = file.metadata, file.url, file.etag, file.size
     weights.transport = _way_of(weights.url, session)
@@ -92,7 +96,7 @@ def _load(
 
 @contextmanager
 def _loading(
-    url: Location, settings: Settings, names: Iterable[str] | None, progress: Progress | None, session: Session | None
+    url: Location, settings: Settings, names: Iterable[str] | None, progress: Shown, session: Session | None
 ) -> Iterator[Steps[Weights]]:
     """Provide the steps of a load. Open a session for it if one is needed and none is given."""
     location = os.fspath(url)
@@ -105,10 +109,10 @@ def _loading(
 
 def load_safetensors(
     url: Location,
-    device: Any = "host",
+    device: Device = "host",
     *,
     names: Iterable[str] | None = None,
-    progress: Progress | None = None,
+    progress: Shown = None,
     session: Session | None = None,
     **options: Unpack[Options],
 ) -> Weights:
@@ -120,24 +124,26 @@ def load_safetensors(
     * url: an http, https, s3, hf or file URL, or a path. It names one file. For models of several files use safe_open().
     * device: memory for the tensors: "host", "cpu" or None; "gpu:0", "cuda:0", 0 or a torch.device.
     * names: load these tensors only; the others are not fetched.
-    * progress: called with the arrived and the total bytes, about ten times a second and at the end.
+    * progress: called with the arrived and the total bytes, about ten times a second and at the end. None: a line on the
+      terminal, if stderr is one, for loads of more than two seconds; GPURX_PROGRESS=0 disables it. False: nothing.
     * session: Session to receive through. Default: a session for this call, which takes some 100 ms to open.
     * options: see gpurx.Options.
 
     Returns Weights: all tensors in one block of memory. The call blocks the calling thread. Ctrl-C ends the load. Raises
-    gpurx.Error if the load fails, and NotFound or Forbidden if the server refuses.
+    gpurx.Error if the load fails, and NotFound or Forbidden if the server refuses. The Error for a name that the file lacks
+    is a KeyError, too.
     """
     settings = settings_of(device, options)
-    with _loading(url, settings, names, progress, session) as steps:
+    with _loading(url, settings, names, progress, session_of(session)) as steps:
         return run(steps)
 
 
 async def load_safetensors_async(
     url: Location,
-    device: Any = "host",
+    device: Device = "host",
     *,
     names: Iterable[str] | None = None,
-    progress: Progress | None = None,
+    progress: Shown = None,
     session: Session | None = None,
     **options: Unpack[Options],
 ) -> Weights:
@@ -146,5 +152,5 @@ async def load_safetensors_async(
     Opening a session blocks the event loop for some 100 ms; pass an open session. Cancelling the task ends the load.
     """
     settings = settings_of(device, options)
-    with _loading(url, settings, names, progress, session) as steps:
+    with _loading(url, settings, names, progress, session_of(session)) as steps:
         return await run_in_loop(steps)

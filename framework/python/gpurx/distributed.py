@@ -29,13 +29,16 @@ import torch
 import torch.distributed as dist
 
 from . import _native
+from ._arguments import Device
 from ._convert import FORMAT_TYPES, to_torch, torch_type
 from ._files import Entry, Located
 from ._locations import Locations, Shards, bad_files
-from ._native import Session, Tensor
-from ._open import Arrival, Model, safe_open
+from ._native import Tensor
+from ._open import safe_open
 from ._options import Options
 from ._peers import Block, Peers, failure_of
+from ._reading import Arrival, Model
+from ._session import Session
 from ._slices import Part, Range, Share, Wanted, blocks_of, part_of, piece_of, shares_of
 from ._wait import run
 
@@ -49,7 +52,7 @@ _Tensors = Iterator[tuple[str, torch.Tensor]]
 def load(
     url: Locations,
     plan: Mapping[str, Any],
-    device: Any = "cpu",
+    device: Device = "cpu",
     *,
     group: Any = None,
     memory_limit: int = 512 << 20,
@@ -138,11 +141,11 @@ def tensors(
         peers.close()
 
 
-class _Model(safe_open):
+class _Model(safe_open[Any]):
     """A model that is not open yet."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        Model.__init__(self, *arguments, **options)
+        Model.__init__(self, *arguments, progress=False, **options)  # lines of several ranks would mix
 
 
 def _meet(mine: _Rank, make: Callable[[], _Model], name: str = "") -> tuple[_Model, Located, dict[int, str]]:
@@ -303,7 +306,7 @@ class _Rank:
 class _Result:
     """Tensors of this rank, empty at first."""
 
-    def __init__(self, file: safe_open, plan: Mapping[str, Any], device: Any) -> None:
+    def __init__(self, file: safe_open[Any], plan: Mapping[str, Any], device: Any) -> None:
         self.parts: dict[str, Part] = {}
         self.boxes: dict[str, torch.Tensor] = {}  # with dimensions that an integer has chosen from, of length 1
         for name, index in plan.items():
@@ -323,7 +326,7 @@ def _part(told: Any) -> Part:
     return Part(tuple((begin, count, step) for begin, count, step in extents), tuple(shape))
 
 
-def _wanted(file: safe_open, parts: Mapping[int, Mapping[str, Any]]) -> list[Wanted]:
+def _wanted(file: safe_open[Any], parts: Mapping[int, Mapping[str, Any]]) -> list[Wanted]:
     """Return the wanted tensors in the order of the files."""
     wanted = []
     for name, one in file._files.entries.items():
@@ -350,7 +353,7 @@ def _bytes(data: torch.Tensor) -> torch.Tensor:
 class _Exchange:
     """Read the blocks of this rank and pass them on, block by block, in one order for all ranks."""
 
-    def __init__(self, file: safe_open, mine: _Rank, result: _Result, at_most: int) -> None:
+    def __init__(self, file: safe_open[Any], mine: _Rank, result: _Result, at_most: int) -> None:
         self._file = file
         self._mine = mine
         self._result = result

@@ -36,8 +36,9 @@ from dlio_benchmark.storage.storage_handler import DataStorage, Namespace
 from dlio_benchmark.utils.utility import Profile
 
 from . import _native
-from ._native import Operation, Session, Tensor
+from ._native import Operation, Tensor
 from ._options import NAMES, settings_of
+from ._session import Session
 from ._wait import wait
 
 # DLIO's names in storage_options, and the variables that the rest of gpurx reads.

@@ -19,20 +19,22 @@ except ModuleNotFoundError as error:
         name="jax",
     ) from None
 
+from ._arguments import Device
 from ._convert import to_jax
 from ._locations import Locations
 from ._native import Tensor
 from ._open import load_as
 
 
-def as_array(one: Tensor) -> Any:
+def as_array(one: Tensor) -> jax.Array:
     """Return a jax array. It shares the tensor's memory if jax has the element type and does not narrow it; else it is a
     copy.
     """
-    return to_jax(one)
+    array: jax.Array = to_jax(one)
+    return array
 
 
-def load_file(url: Locations, device: Any = "cpu", **options: Any) -> dict[str, Any]:
+def load_file(url: Locations, device: Device = "cpu", **options: Any) -> dict[str, jax.Array]:
     """Load all tensors of a model as jax arrays.
 
     `url` and `options` are those of gpurx.safe_open(). Raises gpurx.Error if the load fails.

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 try:
-    import torch  # noqa: F401  # else the error names torch.utils
+    import torch  # else the error names torch.utils
     from torch.utils.data import IterableDataset, get_worker_info
 except ModuleNotFoundError as error:
     if error.name != "torch":
@@ -22,6 +22,7 @@ except ModuleNotFoundError as error:
         name="torch",
     ) from None
 
+from ._arguments import Device
 from ._convert import to_torch
 from ._locations import Locations
 from ._native import Tensor
@@ -35,18 +36,19 @@ WHY_NO_WORKERS = (
 )
 
 
-def as_tensor(one: Tensor) -> Any:
+def as_tensor(one: Tensor) -> torch.Tensor:
     """Return a torch tensor with the same memory, also for element types that torch's DLPack lacks.
 
     Torch stores elements of four bits in pairs, so the last dimension is half as long. Raises TypeError if this torch has
     no such type; `one.view("uint8")` then gives the bytes.
     """
-    return to_torch(one)
+    tensor: torch.Tensor = to_torch(one)
+    return tensor
 
 
 def load_file(
-    url: Locations, device: Any = "cpu", *, into: Mapping[str, Any] | None = None, **options: Any
-) -> dict[str, Any]:
+    url: Locations, device: Device = "cpu", *, into: Mapping[str, Any] | None = None, **options: Any
+) -> dict[str, torch.Tensor]:
     """Load all tensors of a model as torch tensors, as safetensors.torch.load_file does, also from servers and from several
     files.
 
@@ -66,7 +68,7 @@ class StreamDataset(IterableDataset):  # type: ignore[misc, unused-ignore]
         super().__init__()
         self.stream = stream
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
         if get_worker_info() is not None:
             raise RuntimeError(WHY_NO_WORKERS)
         for batch in self.stream:

@@ -72,7 +72,7 @@ class Loader(BaseModelLoader):  # type: ignore[misc, unused-ignore]
         return str(where)
 
 
-def _all_of(file: safe_open) -> Iterator[tuple[str, Any]]:
+def _all_of(file: safe_open[Any]) -> Iterator[tuple[str, Any]]:
     yield from file
 
 

@@ -2,13 +2,11 @@
 #include "session.hpp"
 
 #include <fmt/format.h>
-#include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
 #include <chrono>
-#include <filesystem>
 #include <gpurx/local_gpu.hpp>
 #include <optional>
 #include <set>
@@ -115,7 +113,7 @@ nb::object pool_stats_of(session const& self)
 // NOLINTNEXTLINE(readability-function-size): the keywords that Python has
 void make_session(session* self, nb::handle memory, std::size_t size, std::string interface,
                   std::string_view transport_name, bool allow_zcrx, unsigned rx_queues, unsigned max_flows,
-                  std::uint32_t rx_page_size, std::filesystem::path const& state_directory)
+                  std::uint32_t rx_page_size, std::string state_directory)
 {
     rx_session_options options{
         .interface = std::move(interface),
@@ -124,7 +122,7 @@ void make_session(session* self, nb::handle memory, std::size_t size, std::strin
         .allow_zcrx = allow_zcrx,
         .rx_page_size = rx_page_size,
         .max_flows = max_flows,
-        .state_directory = state_directory.string(),
+        .state_directory = std::move(state_directory),
     };
     new (self) session{parse_device(memory), size, std::move(options)};
 }
@@ -192,24 +190,6 @@ std::string session::explain() const
 
 namespace {
 
-constexpr char about_session[] = R"(Memory that a NIC writes into, and the queues of the NIC that are bound to it.
-
-TensorStream and the loading functions open a session if they get none. Several of them can share one.
-
-* memory: memory for the NIC: "host", "cpu" or None; "gpu:0", "cuda:0", 0 or a torch.device.
-* size: bytes of the memory. More flows need more (MEMORY_TOO_SMALL).
-* interface: name of the NIC. Empty: only transport copy works. If set, the interface must exist, whatever the transport.
-* transport: "devmem", "zcrx", "copy" or "automatic". "automatic" falls back to copy, and explain() has the reason. Another
-  value that cannot work raises Error.
-* allow_zcrx: whether "automatic" may use zcrx, which costs less than devmem on a stock kernel. No hardware NIC has run it.
-* rx_queues: RX queues to set aside, the last ones of the NIC.
-* max_flows: flows at one time.
-* rx_page_size: bytes of a page at the NIC: a power of two, at least a page of the kernel. 0: a page of the kernel.
-* state_directory: directory of the journal of changes. A later session undoes the changes of a killed one.
-
-Opening a session takes some 100 ms. Several threads may use it. A closed session raises Error.
-So does receiving in a forked child.)";
-
 constexpr char about_explain[] = R"(Return the transport in use and the reason against a better one, a line for each.
 
 After a load by https it adds that neither devmem nor zcrx can receive https.)";
@@ -240,11 +220,10 @@ names one GPU alone. Raises Error if there is no such GPU, or LOCAL_RANK is no n
 
 void bind_session(nb::module_& module)
 {
-    nb::class_<session>(module, "Session", nb::is_weak_referenceable(), about_session)
-        .def("__init__", &make_session, nb::arg("memory").none() = "host", nb::kw_only(),
-             nb::arg("size") = std::size_t{64} << 20, nb::arg("interface") = "", nb::arg("transport") = "automatic",
-             nb::arg("allow_zcrx") = false, nb::arg("rx_queues") = 1, nb::arg("max_flows") = 16,
-             nb::arg("rx_page_size") = 0, nb::arg("state_directory") = "/run/gpurx")
+    nb::class_<session>(module, "Session", nb::is_weak_referenceable())
+        .def("__init__", &make_session, nb::arg("memory").none(), nb::arg("size"), nb::arg("interface"),
+             nb::arg("transport"), nb::arg("allow_zcrx"), nb::arg("rx_queues"), nb::arg("max_flows"),
+             nb::arg("rx_page_size"), nb::arg("state_directory"))
         .def("explain", &session::explain, about_explain)
         .def_prop_ro(
             "transport", [](session const& self) { return to_string(self.get()->transport()); },
@@ -266,9 +245,7 @@ void bind_session(nb::module_& module)
         .def("stats", &stats_of,
              "Return counters of all flows so far. The fields are those of gpurx::stats (stats.hpp).")
         .def("pool_stats", &pool_stats_of, about_pool_stats)
-        .def("close", &session::close, "Restore the NIC once the last receiver has ended. Further calls do nothing.")
-        .def("__enter__", [](nb::object const& self) { return self; })
-        .def("__exit__", [](session& self, nb::args const&) { self.close(); });
+        .def("close", &session::close, "Restore the NIC once the last receiver has ended. Further calls do nothing.");
     module.def("parse_device", &parse_device, nb::arg("device").none());
     module.def(
         "local_gpu", [] { return gpurx::local_gpu(); }, about_local_gpu);
