@@ -12,6 +12,7 @@ main() {
     root=$(tests/ml/environment.sh)
     [[ -z $(cmake/cuda-toolkit.sh --path) ]] || cuda=ON
     layer "$root" "$python"
+    lend "$build" "$python" boto3 botocore s3transfer
     install_gpurx "$build" "$root" "$python" GPURX_WERROR=ON GPURX_CUDA="$cuda" \
         GPURX_STATIC_OPENSSL=ON
     "$python/bin/python" - <<'PYTHON'

@@ -23,9 +23,10 @@ BIAS = torch.arange(11, dtype=torch.bfloat16)
 def main() -> None:
     dist.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    if sys.argv[1] == "save":
+    if sys.argv[1].startswith("save"):
         state = {"matrix": distribute_tensor(WHOLE, mesh, [Shard(0)]), "bias": distribute_tensor(BIAS, mesh, [Replicate()])}
-        dcp.save(state, checkpoint_id=sys.argv[2])
+        writer = gpurx.dcp.StorageWriter() if sys.argv[1] == "save-by-gpurx" else None
+        dcp.save(state, checkpoint_id=sys.argv[2], storage_writer=writer)
     else:
         state = {
             "matrix": distribute_tensor(torch.zeros_like(WHOLE), mesh, [Shard(1)]),

@@ -27,6 +27,17 @@ lend_torch() {
     [[ ! -e $torch/_C$suffix ]] || ln -s "$torch" "$into/torch"
 }
 
+# lend FROM OVER NAME...: packages of an environment of the same Python, for another that has none.
+lend() {
+    local from=$1 over=$2 purelib='import sysconfig; print(sysconfig.get_path("purelib"))' name
+    from=$("$from/bin/python" -c "$purelib")
+    over=$("$over/bin/python" -c "$purelib")
+    shift 2
+    for name; do
+        ln -sfn "$from/$name" "$over/$name"
+    done
+}
+
 # install_gpurx BUILD UNDER OVER CMAKE-OPTION...: this tree's package into OVER, which lies on UNDER and has its pip.
 # BUILD is the environment that has what builds it. Joined by && for those who call it where errexit is off.
 install_gpurx() {

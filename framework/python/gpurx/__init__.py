@@ -8,6 +8,7 @@
 
 * TensorStream receives batches from other processes; TensorSender sends them.
 * load_safetensors() loads a file; safe_open() loads models, single tensors and slices. Both have an async form.
+* save_file() writes a file of tensors to S3 or to this machine.
 * fetch_model() fetches the files of a model that are not weights.
 * list_files() lists the files of a directory: on disk, of S3, or of Hugging Face's hub.
 * Options lists the keywords of every function that takes a URL.
@@ -31,6 +32,7 @@ from ._native import stop as _stop
 from ._open import async_safe_open, safe_open
 from ._options import Options
 from ._ranks import rank_addresses
+from ._save import save_file
 from ._sender import TensorSender
 from ._session import Session
 from ._stream import Batch, TensorStream
@@ -58,6 +60,7 @@ __all__ = [
     "local_gpu",
     "rank_addresses",
     "safe_open",
+    "save_file",
 ]
 
 try:

@@ -3,11 +3,8 @@
 
 from __future__ import annotations
 
-import glob
 import json
 import os
-import socket
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,6 +14,7 @@ from ._locations import Location, bad_files, is_beside, local_path, redacted
 from ._native import IngestErrorCode
 from ._options import Options, settings_of
 from ._wait import Steps, run
+from ._writing import PARTIAL, remove_interrupted, replacing
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -28,8 +26,6 @@ _WEIGHTS = (
     ".safetensors", ".index.json", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack", ".onnx", ".onnx_data", ".tflite",
     ".ot", ".npz", ".nemo", ".distcp", ".mlmodel", ".llamafile",
 )  # fmt: skip
-
-_PARTIAL = ".gpurx-"  # begins the names of files that are being written
 
 
 def fetch_model(url: Location, directory: Location, **options: Unpack[Options]) -> str:
@@ -75,7 +71,7 @@ def _update(files: Files, into: str) -> Steps[None]:
     if not any(name.endswith(".safetensors") for name, _, _ in listed):
         raise bad_files("there is no .safetensors file in it", where)
     there = _chosen(where, listed)
-    _remove_interrupted(into)
+    remove_interrupted(Path(into))
     before = _recorded(into)
     changed = [name for name, one in there.items() if before.get(name) != one or not _is_whole(os.path.join(into, name), one)]
     contents = yield from files.read_all([where + name for name in changed], _FILE_LIMIT)
@@ -97,7 +93,7 @@ def _chosen(where: str, listed: list[tuple[str, int | None, str]]) -> dict[str, 
     for name, size, etag in listed:
         if not is_beside(name):
             raise bad_files(f"it has the file {name!r}, which is not a name in a directory", where)
-        if not name.endswith((*_WEIGHTS, "/")) and os.path.basename(name) != RECORD and not name.startswith(_PARTIAL):
+        if not name.endswith((*_WEIGHTS, "/")) and os.path.basename(name) != RECORD and not name.startswith(PARTIAL):
             chosen[name] = _Listed(size, etag or _time_of(where + name) or where + name)
     return chosen
 
@@ -140,27 +136,5 @@ def _has_changed(url: str) -> Error:
 
 def _write(into: str, name: str, data: bytes) -> None:
     """Replace a file at once."""
-    path = Path(into, name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(into, f"{_PARTIAL}{socket.gethostname()}-{os.getpid()}-{threading.get_native_id()}")
-    try:
-        with partial.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
-
-
-def _remove_interrupted(into: str) -> None:
-    """Remove files of processes of this machine that ended while they wrote."""
-    for partial in Path(into).glob(f"{_PARTIAL}{glob.escape(socket.gethostname())}-*-*"):
-        if not os.path.exists(f"/proc/{partial.name.split('-')[-2]}"):
-            partial.unlink(missing_ok=True)
+    with replacing(Path(into, name), Path(into)) as file:
+        file.write(data)

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of torch.distributed.checkpoint from a server, straight into memory of the device.
+"""Checkpoints of torch.distributed.checkpoint: from a server straight into memory of the device, and to S3.
 
-    dcp.load(state, storage_reader=gpurx.dcp.StorageReader("http://10.77.0.2/checkpoints/step-1000/"))
+    dcp.save(state, storage_writer=gpurx.dcp.StorageWriter("s3://checkpoints/step-1000/"))
+    dcp.load(state, storage_reader=gpurx.dcp.StorageReader("s3://checkpoints/step-1000/"))
 """
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import pickle
+import re
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,17 +20,21 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed._shard._utils import narrow_tensor_by_index
+from torch.distributed.checkpoint import filesystem
 from torch.distributed.checkpoint import metadata as _metadata
-from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem, SavePlan
 from torch.distributed.checkpoint.storage import StorageReader as _Base
 from torch.futures import Future
 
 from . import _native
 from ._convert import to_torch
+from ._error import Error
 from ._locations import is_beside, join, local_path, redacted
-from ._native import FlowBudget, OpenObject, Operation, Session
+from ._native import FlowBudget, OpenObject, Operation
 from ._options import Deadline, Options, settings_of
+from ._session import Session
 from ._wait import wait
+from ._writing import PART_SIZE, Writer
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -315,3 +323,102 @@ class StorageReader(_Base):  # type: ignore[misc, unused-ignore]
                 yield start
             finally:
                 current.clear()
+
+
+# Data of one save. Another save into the same directory has other names, so the last .metadata keeps its files.
+_DATA = re.compile(r"__([0-9a-f-]{36})_\d+_\d+\.distcp")
+
+
+class _Stored:
+    """Files of a checkpoint, as torch's writer makes them."""
+
+    def __init__(self, writer: Writer) -> None:
+        self.create_stream = lambda path, mode: writer.create(path)
+        self.concat_path = join
+        self.init_path = os.fspath
+
+
+class StorageWriter(filesystem.FileSystemWriter):  # type: ignore[misc, unused-ignore]
+    """Write checkpoints of torch.distributed.checkpoint to a directory of S3 or of this machine, as torch's FileSystemWriter
+    does. StorageReader and torch's FileSystemReader read them.
+
+    * checkpoint_id: s3:// URL or path of the directory.
+    * overwrite: replace a checkpoint in the directory. False: raise FileExistsError if there is one.
+    * part_size: bytes of a request to S3, as for gpurx.save_file(). A rank holds `flows` + 1 of them.
+    * single_file_per_rank, per_thread_copy_ahead: as for FileSystemWriter.
+    * options: see gpurx.Options. Writing uses those of S3, flows, timeout and attempts.
+
+    Every file appears with all of its bytes, and .metadata is the last one. A reader sees the last complete checkpoint until
+    then, also if writers are killed: each save has names of its own. Afterwards the writer removes the files of earlier saves
+    and parts of killed ones. Only one save at a time may write to a directory.
+
+    S3 compares the CRC32C of each part and of each file, and StorageReader compares that of the file. A failed part is sent
+    again. Writing to S3 needs boto3, and takes credentials as boto3 finds them.
+    """
+
+    def __init__(
+        self,
+        checkpoint_id: str | os.PathLike[str] = "",
+        *,
+        overwrite: bool = True,
+        part_size: int = PART_SIZE,
+        single_file_per_rank: bool = True,
+        per_thread_copy_ahead: int = 10_000_000,
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(
+            "",
+            single_file_per_rank=single_file_per_rank,
+            sync_files=False,  # the writer below does
+            per_thread_copy_ahead=per_thread_copy_ahead,
+            overwrite=overwrite,
+        )
+        self._writer = Writer(options, part_size)
+        self.fs = _Stored(self._writer)
+        self.path = os.fspath(checkpoint_id)
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        location = os.fspath(checkpoint_id)
+        return local_path(location) is not None or location.lower().startswith("s3://")
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        if not self.overwrite and self._writer.exists(join(self.path, self._name())):
+            raise FileExistsError(f"save {redacted(self.path)}: it has a checkpoint, and overwrite is False")
+        if not self._is_common():
+            return self._named(plan, self.rank)
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        return [one if one.storage_data else self._named(one, rank) for rank, one in enumerate(plans)]
+
+    def finish(self, metadata: Any, results: list[list[Any]]) -> None:
+        if version := getattr(filesystem, "CURRENT_DCP_VERSION", None):
+            metadata.version = version
+        metadata.storage_data = {one.index: one.storage_data for of_rank in results for one in of_rank}
+        metadata.storage_meta = self.storage_meta()
+        with self._writer.create(join(self.path, self._name())) as file:
+            file.write(pickle.dumps(metadata))
+        if self._is_common():
+            self._clean({one.relative_path for one in metadata.storage_data.values()})
+
+    # ---- implementation ----
+
+    def _is_common(self) -> bool:
+        """Return whether the ranks have one .metadata together."""
+        return getattr(self, "use_collectives", True) or self.rank is None
+
+    def _name(self) -> str:
+        return ".metadata" if self._is_common() else f"__{self.rank}.metadata"
+
+    def _named(self, plan: SavePlan, rank: int | None) -> SavePlan:
+        return dataclasses.replace(plan, storage_data=filesystem._StoragePrefix(f"__{self.save_id}_{rank}_"))
+
+    def _clean(self, names: set[str]) -> None:
+        """Remove data that no .metadata names any more. The checkpoint is complete, so a failure is a warning."""
+        try:
+            others = [name for name in self._writer.names(self.path) if _DATA.fullmatch(name) and name not in names]
+            self._writer.remove(self.path, others)
+            self._writer.end_uploads(self.path, lambda name: bool(_DATA.fullmatch(name)))
+        except (Error, OSError) as error:
+            warnings.warn(f"files of earlier checkpoints are left: {error}", RuntimeWarning, stacklevel=2)
