@@ -9,6 +9,7 @@
 * TensorStream receives batches from other processes; TensorSender sends them.
 * load_safetensors() loads a file; safe_open() loads models, single tensors and slices. Both have an async form.
 * save_file() writes a file of tensors to S3 or to this machine.
+* ModelServer serves the tensors of this process to other ones.
 * fetch_model() fetches the files of a model that are not weights.
 * list_files() lists the files of a directory: on disk, of S3, or of Hugging Face's hub.
 * Options lists the keywords of every function that takes a URL.
@@ -34,6 +35,7 @@ from ._options import Options
 from ._ranks import rank_addresses
 from ._save import save_file
 from ._sender import TensorSender
+from ._serve import ModelServer
 from ._session import Session
 from ._stream import Batch, TensorStream
 from ._stream import close_all as _close_all
@@ -45,6 +47,7 @@ __all__ = [
     "ErrorCode",
     "Forbidden",
     "IngestErrorCode",
+    "ModelServer",
     "NotFound",
     "Options",
     "Session",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _NAMES = {name: of for of, name in FORMAT_TYPES.items()}
 
 
-class _Array(NamedTuple):
+class Array(NamedTuple):
     """A tensor to write."""
 
     name: str
@@ -71,15 +71,15 @@ def save_file(
     Raises gpurx.Error if S3 refuses, OSError of this machine, and TypeError or ValueError for what the format cannot hold,
     before a byte is written.
     """
-    arrays = sorted((_array_of(text("name", name), one) for name, one in tensors.items()), key=_Array.order)
-    header = _header_of(arrays, metadata)
+    arrays = sorted((array_of(text("name", name), one) for name, one in tensors.items()), key=Array.order)
+    header = header_of(arrays, metadata)
     with Writer(options, part_size).create(os.fspath(url)) as file:
         file.write(header)
         for one in arrays:
             one.write(file)
 
 
-def _array_of(name: str, one: Any) -> _Array:
+def array_of(name: str, one: Any) -> Array:
     if not is_torch(one) and not isinstance(one, Tensor) and not hasattr(one, "ctypes"):
         import numpy as np
 
@@ -89,10 +89,10 @@ def _array_of(name: str, one: Any) -> _Array:
     if found is None:
         raise TypeError(f"tensor '{name}': safetensors has no elements of type {one.dtype}; it has {', '.join(_NAMES)}")
     nbytes = one.numel() * one.element_size() if is_torch(one) else one.nbytes
-    return _Array(name, one, found, tuple(one.shape), nbytes)
+    return Array(name, one, found, tuple(one.shape), nbytes)
 
 
-def _header_of(arrays: list[_Array], metadata: Mapping[str, str] | None) -> bytes:
+def header_of(arrays: list[Array], metadata: Mapping[str, str] | None) -> bytes:
     header: dict[str, Any] = {}
     if metadata:
         header["__metadata__"] = {text("metadata", key): text("metadata", value) for key, value in metadata.items()}
