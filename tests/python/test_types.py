@@ -5,10 +5,14 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 import gpurx
 
@@ -121,11 +125,27 @@ def test_a_program_that_uses_it(tmp_path: Path) -> None:
     mypy("--strict", "program.py", directory=tmp_path)
 
 
-def test_the_framework_gives_the_type_of_tensors(tmp_path: Path) -> None:
-    for name, text in {"program.py": BY_FRAMEWORK, **STUBS}.items():
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    for name, text in {"program.py": BY_FRAMEWORK, "other.py": PROGRAM, **STUBS}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    mypy("--strict", "program.py", directory=tmp_path)
+    return tmp_path
+
+
+def test_the_framework_gives_the_type_of_tensors(programs: Path) -> None:
+    mypy("--strict", "program.py", directory=programs)
+
+
+def test_pyright_sees_the_same(programs: Path) -> None:
+    pyright = shutil.which("basedpyright") or shutil.which("pyright")
+    if pyright is None:
+        pytest.skip("no pyright is on the PATH: pip install basedpyright brings one (310 MB)")
+    config = {"typeCheckingMode": "strict", "reportUnnecessaryTypeIgnoreComment": "error"}
+    (programs / "pyrightconfig.json").write_text(json.dumps(config))
+    command = [pyright, "--pythonpath", sys.executable, "program.py", "other.py"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=programs)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def names_in(body: list[ast.stmt]) -> set[str]:
