@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "../net/io_threads.hpp"
 #include "../net/url.hpp"
 #include "../together.hpp"
 #include "disk_file.hpp"

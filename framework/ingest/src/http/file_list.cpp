@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "../file/disk_file.hpp"
 #include "../hub/description.hpp"
+#include "../net/io_threads.hpp"
 #include "../net/url.hpp"
 #include "../s3/location.hpp"
 

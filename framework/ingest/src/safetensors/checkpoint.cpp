@@ -15,8 +15,8 @@
 #include <string>
 #include <utility>
 
-#include "../file/disk_file.hpp"
 #include "../hub/location.hpp"
+#include "../net/io_threads.hpp"
 #include "../net/url.hpp"
 #include "../s3/location.hpp"
 #include "../together.hpp"
