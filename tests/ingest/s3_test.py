@@ -149,6 +149,27 @@ class WhoAsks(S3Test):
         os.environ["AWS_CONTAINER_CREDENTIALS_FULL_URI"] = "http://storage.invalid/credentials"
         self.check_denied("s3://models/key", "must be on this machine")
 
+    def test_the_program_of_a_profile(self) -> None:
+        """It runs once if its credentials last, and before each request if they end soon."""
+        program, runs = self.directory / "a program", self.directory / "runs"
+
+        def write(end: str) -> None:
+            answer = f'{{"Version": 1, "AccessKeyId": "short-id", "SecretAccessKey": "short-secret", "SessionToken": "$2"{end}}}'
+            program.write_text(f"#!/bin/sh\necho run >> '{runs}'\ncat <<END\n{answer}\nEND\n")
+            program.chmod(0o700)
+            runs.write_text("")
+
+        (self.directory / ".aws").mkdir()
+        (self.directory / ".aws/config").write_text(f"[default]\ncredential_process = \"{program}\" --token 'short-token'\n")
+        write("")
+        self.check("s3://models/key", "--chunk-size", "300KiB", data=DATA)
+        self.assertEqual(runs.read_text(), "run\n")
+        write(', "Expiration": "\'$(date -u -d "+60 seconds" +%FT%TZ)\'"'.replace("'", ""))
+        self.check("s3://models/key", "--chunk-size", "1MiB", "--flows", "1", data=DATA)
+        self.assertGreaterEqual(len(runs.read_text()), 3 * len("run\n"))
+        program.write_text("#!/bin/sh\necho the vault is sealed >&2\nexit 4\n")
+        self.check_denied("s3://models/key", str(program), "ended with status 4: the vault is sealed")
+
     def test_credentials_that_end_soon_are_renewed(self) -> None:
         os.environ.update(AWS_CONTAINER_CREDENTIALS_FULL_URI=f"{root}/container/short",
                           AWS_CONTAINER_AUTHORIZATION_TOKEN="agent-token")

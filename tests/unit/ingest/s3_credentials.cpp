@@ -3,8 +3,11 @@
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <csignal>
+#include <gpurx/ingest/error.hpp>
 
 #include "s3/credentials.hpp"
+#include "s3/program.hpp"
 
 namespace gpurx::ingest::detail::s3 {
 
@@ -105,6 +108,17 @@ TEST_CASE("s3: the documents of the instance and of a container are read")
     CHECK_FALSE(lasting->expires);
 }
 
+TEST_CASE("s3: the document of a program has a session token and a version")
+{
+    std::string why;
+    auto const found = parse_credentials(
+        R"({"Version": 1, "AccessKeyId": "id", "SecretAccessKey": "key", "SessionToken": "token"})", why);
+    REQUIRE(found);
+    CHECK(found->session_token == "token");
+    CHECK_THAT(said_of(R"({"Version": 2, "AccessKeyId": "id", "SecretAccessKey": "hidden"})"),
+               ContainsSubstring("Version"));
+}
+
 TEST_CASE("s3: a document that has no credentials is refused, and its secrets not shown")
 {
     CHECK_THAT(said_of("<html>hidden"), ContainsSubstring("JSON object"));
@@ -185,6 +199,63 @@ TEST_CASE("s3: a profile that the program names comes before the environment's, 
     auto const missing = found_in(others, credentials_text, config_text, "none such");
     CHECK_FALSE(missing.written);
     CHECK_THAT(missing.obstacle, ContainsSubstring("no profile \"none such\""));
+}
+
+TEST_CASE("s3: a program comes behind keys of the credentials file, and before those of the configuration")
+{
+    constexpr std::string_view config =
+        "[default]\n"
+        "credential_process = /bin/keys --of me\n"
+        "aws_access_key_id = config-id\n"
+        "aws_secret_access_key = config-key\n"
+        "[profile work]\n"
+        "credential_process = /bin/keys --of work\n";
+    auto const found = found_in({}, {}, config);
+    REQUIRE(found.service);
+    CHECK(found.service->of == credential_service::kind::program);
+    CHECK(found.service->url == "/bin/keys --of me");
+    CHECK_FALSE(found.written);
+    CHECK(found_in({}, {}, config, "work").service->url == "/bin/keys --of work");
+    CHECK(found_in({{"AWS_PROFILE", "x"}}, "[x]\ncredential_process = /x\n").service->url == "/x");
+    CHECK(found_in({}, credentials_text, config).written->access_key == "default-id");
+}
+
+TEST_CASE("s3: a command has the words that a shell would find")
+{
+    using words = std::vector<std::string>;
+    CHECK(words_in("/bin/keys --of me") == words{"/bin/keys", "--of", "me"});
+    CHECK(words_in(R"( "/opt/a b/keys"  'it is "x"' a\ b "c\"d\e" '\' '' )") ==
+          words{"/opt/a b/keys", "it is \"x\"", "a b", "c\"d\\e", "\\", ""});
+    CHECK(words_in("$HOME/x `y` | z; ~") == words{"$HOME/x", "`y`", "|", "z;", "~"});
+    for (auto const* const none : {"", "  ", "'a", "a \"b"})
+        CHECK(words_in(none).empty());
+}
+
+TEST_CASE("s3: the output of a program arrives, and its failure has the end of its errors")
+{
+    auto const later = steady_clock::now() + 50s;
+    auto const shell = [](std::string const& script) { return std::vector<std::string>{"/bin/sh", "-c", script}; };
+    auto const said = [&](std::vector<std::string> const& command, steady_clock::time_point until) {
+        try {
+            return "gives " + output_of(command, until);
+        } catch (system_error const& error) {
+            CHECK(error.code() == errc::no_credentials);
+            return std::string{error.what()};
+        }
+    };
+    CHECK(output_of(shell("cat; echo hidden >&2; printf '%s' \"$0\""), later) == "/bin/sh");
+    // It holds the pipe open, and outlives the program.
+    auto const left_behind = std::stoi(output_of(shell("sleep 1000 & echo $!"), later));
+    CHECK(::kill(left_behind, SIGKILL) == 0);
+    CHECK(said(shell("echo no network >&2; exit 3"), later) ==
+          "get credentials from /bin/sh: there are no credentials; the program of credential_process ended with status "
+          "3: no network");
+    CHECK_THAT(said(shell("kill -9 $$"), later), ContainsSubstring("signal 9"));
+    CHECK_THAT(said(shell("yes | head -c 200000 >&2; echo last words >&2; exit 1"), later),
+               ContainsSubstring("last words"));
+    CHECK_THAT(said({"/none/such"}, later), ContainsSubstring("/none/such") && ContainsSubstring("No such file"));
+    CHECK_THAT(said(shell("yes"), later), ContainsSubstring("more than 64 KiB"));
+    CHECK_THAT(said(shell("sleep 1000"), steady_clock::now()), ContainsSubstring("in time"));
 }
 
 TEST_CASE("s3: a container's agent is asked before the instance, and neither if that is forbidden")

@@ -11,8 +11,10 @@
 
 #include "../net/environment.hpp"
 #include "../net/http_connection.hpp"
+#include "../net/io_threads.hpp"
 #include "../net/retry.hpp"
 #include "../net/url.hpp"
+#include "program.hpp"
 #include "sigv4.hpp"
 
 namespace gpurx::ingest::detail::s3 {
@@ -201,6 +203,30 @@ asio::awaitable<credentials> ask_instance(std::string endpoint, patience with)
     co_return taken_from(document, endpoint);
 }
 
+// A program needs no more time than this, unless it waits for a person.
+constexpr std::chrono::seconds time_for_program{60};
+
+asio::awaitable<credentials> ask_program(std::string command, patience with)
+{
+    auto const words = words_in(command);
+    if (words.empty())
+        fail("credential_process", "it has no program, or a quote without an end");
+    auto const until = std::min(with.deadline, std::chrono::steady_clock::now() + time_for_program);
+    std::string document;
+    std::exception_ptr failure;
+    static_cast<void>(co_await async_run(co_await asio::this_coro::executor, [&] {
+        try {
+            document = output_of(words, until);
+        } catch (...) {
+            failure = std::current_exception();
+        }
+        return error_code{};
+    }));
+    if (failure)
+        std::rethrow_exception(failure);
+    co_return taken_from(document, words.front());
+}
+
 // Of a profile, as set_up() takes it. A file that is not there says nothing.
 setup read_setup(std::string const& profile)
 {
@@ -212,6 +238,8 @@ setup read_setup(std::string const& profile)
 // Errors: errc::no_credentials, with the service as the object.
 asio::awaitable<credentials> async_ask(credential_service at, patience with)
 {
+    if (at.of == credential_service::kind::program)
+        return ask_program(std::move(at.url), with);
     if (at.of == credential_service::kind::container)
         return ask_container(std::move(at), with);
     return ask_instance(std::move(at.url), with);
@@ -254,7 +282,7 @@ asio::awaitable<void> client::async_start(std::chrono::steady_clock::time_point 
         try {
             by_ = co_await async_ask(*source_, {.deadline = deadline});
         } catch (system_error const& error) {
-            if (source_->of == credential_service::kind::container)
+            if (source_->of != credential_service::kind::instance)
                 throw;
             failure = error.what();
         }

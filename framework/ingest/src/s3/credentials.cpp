@@ -10,6 +10,7 @@
 #include <charconv>
 #include <initializer_list>
 #include <locale>
+#include <utility>
 
 namespace gpurx::ingest::detail::s3 {
 
@@ -124,13 +125,23 @@ std::string role_in(environment const& variable, profile_file const& credentials
 
 std::string obstacle_in(profile_file const& credentials_file, profile_file const& config_file, std::string const& name)
 {
-    for (auto const* const way : {"credential_process", "login_session"}) {
-        if (!value_in(config_file, name, way).empty() || !value_in(credentials_file, name, way).empty())
-            return unsupported(fmt::format("profile \"{}\"", name), way);
-    }
+    constexpr auto const* way = "login_session";
+    if (!value_in(config_file, name, way).empty() || !value_in(credentials_file, name, way).empty())
+        return unsupported(fmt::format("profile \"{}\"", name), way);
     if (name != "default" && !credentials_file.contains(name) && !config_file.contains(name))
         return fmt::format("there is no profile \"{}\"", name);
     return {};
+}
+
+std::optional<credential_service> program_of(profile_file const& credentials_file, profile_file const& config_file,
+                                             std::string const& name)
+{
+    constexpr auto const* way = "credential_process";
+    auto command = first_of({value_in(config_file, name, way), value_in(credentials_file, name, way)});
+    if (command.empty())
+        return std::nullopt;
+    return credential_service{
+        .of = credential_service::kind::program, .url = std::move(command), .authorization = {}, .token_file = {}};
 }
 
 std::optional<credential_service> container_of(environment const& variable)
@@ -179,8 +190,13 @@ std::optional<credentials> parse_credentials(std::string_view json, std::string&
     }
     credentials found{.access_key = text_in(*fields, "AccessKeyId"),
                       .secret_key = text_in(*fields, "SecretAccessKey"),
-                      .session_token = text_in(*fields, "Token"),
+                      .session_token = first_of({text_in(*fields, "Token"), text_in(*fields, "SessionToken")}),
                       .expires = {}};
+    auto const* const version = fields->if_contains("Version");
+    if (version != nullptr && *version != 1) {
+        why = "its answer has a Version other than 1";
+        return std::nullopt;
+    }
     auto const expiration = text_in(*fields, "Expiration");
     found.expires = parse_time(expiration);
     if (!are_usable(found) || (!expiration.empty() && !found.expires)) {
@@ -266,6 +282,37 @@ profile_file parse_profiles(std::string_view text)
     return file;
 }
 
+std::vector<std::string> words_in(std::string_view command)
+{
+    std::vector<std::string> words;
+    std::string word;
+    char quote = 0;
+    auto is_word = false;
+    for (std::size_t i = 0; i < command.size(); ++i) {
+        auto const each = command[i];
+        auto const next = i + 1 < command.size() ? command[i + 1] : '\0';
+        auto const is_escape = each == '\\' && quote != '\'' && (quote == 0 || next == '"' || next == '\\');
+        if (is_escape) {
+            ++i;
+            word.append(next == 0 ? 0 : 1, next);
+        } else if (each == quote) {
+            quote = 0;
+        } else if (quote == 0 && (each == '"' || each == '\'')) {
+            quote = each;
+        } else if (quote == 0 && is_space(each)) {
+            if (std::exchange(is_word, false))
+                words.push_back(std::exchange(word, {}));
+            continue;
+        } else {
+            word += each;
+        }
+        is_word = true;
+    }
+    if (is_word)
+        words.push_back(std::move(word));
+    return quote == 0 ? words : std::vector<std::string>{};
+}
+
 profile_paths paths_of(environment const& variable)
 {
     auto const home = variable("HOME");
@@ -304,6 +351,10 @@ setup set_up(environment const& variable, profile_file const& credentials_file, 
         return found;
     if (!found.written)
         found.written = written_in(credentials_file, name);
+    if (!found.written)
+        found.service = program_of(credentials_file, config_file, name);
+    if (found.service)
+        return found;
     if (!found.written)
         found.written = written_in(config_file, name);
     if (found.written)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Credentials for S3, from the environment, the profile files of AWS's own tools, and the documents of a container's
-// agent or the instance metadata service. Pure.
+// Credentials for S3, from the environment, the profile files of AWS's own tools, and the documents of a program, a
+// container's agent or the instance metadata service. Pure.
 #pragma once
 
 #include <chrono>
@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "../net/environment.hpp"
 
@@ -23,8 +24,8 @@ struct credentials {
     std::optional<time_point> expires;
 };
 
-// Parses {"AccessKeyId": …, "SecretAccessKey": …, "Token": …, "Expiration": …}. If the result is empty, `why` has the
-// reason, without secrets.
+// Parses {"AccessKeyId": …, "SecretAccessKey": …, "Token": …, "Expiration": …}. Programs write "SessionToken" instead,
+// and "Version": 1. If the result is empty, `why` has the reason, without secrets.
 [[nodiscard]] std::optional<credentials> parse_credentials(std::string_view json, std::string& why);
 
 // Returns whether no key is missing, and all that is sent is valid in a header.
@@ -48,11 +49,15 @@ struct profile_paths {
 };
 [[nodiscard]] profile_paths paths_of(environment const& variable);
 
-// A service that hands out credentials.
+// Splits a command as a shell does, but expands nothing: blanks separate words, and quotes and backslashes protect
+// them. Empty if it has no word, or a quote without an end.
+[[nodiscard]] std::vector<std::string> words_in(std::string_view command);
+
+// A service or a program that hands out credentials.
 struct credential_service {
-    enum class kind { container, instance };
+    enum class kind { program, container, instance };
     kind of = kind::instance;
-    std::string url;            // of the document; of the service itself, for an instance
+    std::string url;            // of the document; of the service itself, for an instance; the command of a program
     std::string authorization;  // for the field of that name; empty: none
     std::string token_file;     // file with the authorization, read instead
 };
@@ -67,9 +72,9 @@ struct setup {
     std::optional<credential_service> service;  // used if none are written; empty: forbidden
     std::string obstacle;                       // reason if none are written: a profile needs an unsupported feature
 };
-// Returns the configuration in the order of AWS's tools: environment, the two files, container, instance. Another
-// identity never stands in for one that is set and unsupported: that is an obstacle. If `profile` is not empty, it
-// overrides AWS_PROFILE and credentials in the environment, because the program has set it.
+// Returns the configuration in the order of AWS's tools: environment, the two files, a program, container, instance.
+// Another identity never stands in for one that is set and unsupported: that is an obstacle. If `profile` is not empty,
+// it overrides AWS_PROFILE and credentials in the environment, because the program has set it.
 [[nodiscard]] setup set_up(environment const& variable, profile_file const& credentials_file,
                            profile_file const& config_file, std::string const& profile = {});
 
