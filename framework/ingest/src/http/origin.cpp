@@ -13,6 +13,7 @@
 #include "../net/environment.hpp"
 #include "../net/recent.hpp"
 #include "../net/retry.hpp"
+#include "../net/supplied.hpp"
 #include "../net/tcp.hpp"
 #include "../net/url.hpp"
 #include "../s3/response.hpp"
@@ -40,7 +41,8 @@ origin::origin(mirror_place const& place, transfer_context& context, url const* 
     error_code code;
     diagnostics why;
     if (s3::is_location(text)) {
-        s3_ = s3_target_of(s3::parse_location(text, code, why), place.s3_endpoint);
+        auto const may_know = secrets_for == nullptr || s3::is_location(secrets_for->text);
+        s3_ = s3_target_of(s3::parse_location(text, code, why), place.s3_endpoint, may_know);
         // Until it is known where that is.
         from_.text = text;
         from_.display = without_secrets(text);
@@ -65,12 +67,12 @@ origin::origin(mirror_place const& place, transfer_context& context, url const* 
     set_authorization(secrets_for);
 }
 
-std::unique_ptr<s3_target> origin::s3_target_of(s3::location which, std::string const& endpoint) const
+std::unique_ptr<s3_target> origin::s3_target_of(s3::location which, std::string const& endpoint, bool may_know) const
 {
     auto at = context_.options.s3;
     if (!endpoint.empty())
         at.endpoint = endpoint;
-    return std::make_unique<s3_target>(std::move(which), std::move(at), context_.options.tls);
+    return std::make_unique<s3_target>(std::move(which), std::move(at), context_.options, may_know);
 }
 
 // What says who asks: of requests to S3 their signature does.
@@ -87,6 +89,8 @@ void origin::set_authorization(url const* secrets_for)
     auto const may_know = secrets_for == nullptr || is_same_origin(from_, *secrets_for);
     if (!may_know)
         given.clear();
+    else
+        credentials_ = options.credentials;
     own_ = authorization_fields(from_, std::move(given), may_know ? options.bearer : std::string{}, variable, netrc);
 }
 
@@ -182,7 +186,8 @@ void origin::refuse(answer const& head, std::string const& text)
     auto const said = s3::parse_refusal(text);
     auto const words = refusal_text(head, text, is_hub_ ? hub::advice_for(head.status) : std::string_view{});
     auto const moved = move_to(head.bucket_region) || (said && move_to(said->region));
-    if (moved || (s3_ != nullptr && said && s3::is_about_expiry(*said) && s3_->asked.end_credentials()))
+    auto const is_over = head.status == 401 || (s3_ != nullptr && said && s3::is_about_expiry(*said));
+    if (moved || (is_over && end_credentials()))
         throw passing_error{errc::http_status, words_for(from_, words)};
     refused(head, words_for(from_, words));
 }
@@ -234,7 +239,24 @@ asio::awaitable<header_fields> origin::authorization(byte_range asked)
     // Secrets are for whom they were meant.
     if (!is_same_origin(from_, first_))
         co_return header_fields{};
-    co_return own_;
+    if (credentials_ == nullptr)
+        co_return own_;
+    auto found = co_await async_credentials(*credentials_, scheme_of(from_));
+    auto fields = with_fields(own_, found, from_);
+    std::scoped_lock const lock{supplied_mutex_};
+    supplied_ = std::move(found);
+    co_return fields;
+}
+
+bool origin::end_credentials()
+{
+    if (s3_ != nullptr)
+        return s3_->asked.end_credentials();
+    std::scoped_lock const lock{supplied_mutex_};
+    if (!supplied_ || std::exchange(has_ended_credentials_, true))
+        return false;
+    credentials_->refuse(scheme_of(from_), *supplied_);
+    return true;
 }
 
 // A proxy that passes requests on wants to know where to, and perhaps who asks.

@@ -76,8 +76,8 @@ struct mirror_place {
 
 // An object of S3, and the credentials of its requests.
 struct s3_target {
-    s3_target(s3::location which, s3_options at, tls_options tls)
-        : object{std::move(which)}, asked{std::move(at), std::move(tls)}
+    s3_target(s3::location which, s3_options at, fetch_options const& options, bool may_know)
+        : object{std::move(which)}, asked{std::move(at), options, may_know}
     {}
 
     s3::location object;
@@ -88,7 +88,7 @@ struct s3_target {
 class origin {
   public:
     // Errors: those of object's constructor. The context must outlive this.
-    // `secrets_for`: the URL to which fetch_options::headers and bearer belong; null: this one.
+    // `secrets_for`: the URL to which fetch_options::headers, bearer and credentials belong; null: this one.
     origin(mirror_place const& place, transfer_context& context, url const* secrets_for = nullptr);
 
     [[nodiscard]] url const& where() const noexcept { return from_; }
@@ -136,10 +136,13 @@ class origin {
     void ask_alone();
 
   private:
-    [[nodiscard]] std::unique_ptr<s3_target> s3_target_of(s3::location which, std::string const& endpoint) const;
+    [[nodiscard]] std::unique_ptr<s3_target> s3_target_of(s3::location which, std::string const& endpoint,
+                                                          bool may_know) const;
     void set_authorization(url const* secrets_for);
     [[nodiscard]] asio::awaitable<std::vector<asio::ip::tcp::endpoint>> resolve(asio::any_io_executor executor) const;
     [[nodiscard]] asio::awaitable<header_fields> authorization(byte_range asked);
+    // Returns whether the function that supplies credentials has others than those that the server refused.
+    [[nodiscard]] bool end_credentials();
     [[nodiscard]] url addressed(header_fields& fields) const;
 
     transfer_context& context_;
@@ -156,6 +159,10 @@ class origin {
     std::string commit_;
     url first_;          // the first URL
     header_fields own_;  // for requests to it
+    std::shared_ptr<credential_source> credentials_;
+    std::mutex supplied_mutex_;
+    std::optional<request_credentials> supplied_;  // the last; empty: they were refused
+    bool has_ended_credentials_ = false;
     std::optional<url> proxy_;
     tls_context tls_;  // set when needed
     unsigned redirects_ = 0;

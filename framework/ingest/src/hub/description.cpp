@@ -13,6 +13,7 @@
 #include "../net/environment.hpp"
 #include "../net/http_connection.hpp"
 #include "../net/retry.hpp"
+#include "../net/supplied.hpp"
 #include "../net/tls.hpp"
 #include "../net/url.hpp"
 
@@ -139,6 +140,10 @@ asio::awaitable<description> async_describe(location which, fetch_options option
 {
     ingest::check(options);
     auto of = question_for(which, options);
+    if (options.credentials) {
+        auto const found = co_await async_credentials(*options.credentials, scheme_of(of.first));
+        of.fields = with_fields(std::move(of.fields), found, of.first);
+    }
     auto const executor = co_await asio::this_coro::executor;
     retries tries{executor, options.attempts, of.deadline};
     retries unanswered{executor, std::min(options.attempts, attempts_unanswered), of.deadline};

@@ -13,6 +13,7 @@
 #include "../net/http_connection.hpp"
 #include "../net/io_threads.hpp"
 #include "../net/retry.hpp"
+#include "../net/supplied.hpp"
 #include "../net/url.hpp"
 #include "program.hpp"
 #include "sigv4.hpp"
@@ -270,33 +271,84 @@ asio::awaitable<void> client::async_start(std::chrono::steady_clock::time_point 
     check(at_);
     if (at_.region.empty())
         at_.region = usual_region;
-    if (!options_.anonymous) {
-        by_ = found.written;
-        source_ = found.service;
-        if (!by_ && !source_)
-            fail_without_credentials(found.obstacle.empty() ? "neither the environment nor a profile has them"
-                                                            : found.obstacle);
-    }
-    if (!options_.anonymous && !by_) {
-        std::string failure;
+    if (!options_.anonymous && given_) {
+        if (!co_await async_take(given_))
+            fail_without_credentials("the function that supplies credentials returned none");
+    } else if (!options_.anonymous) {
+        std::optional<system_error> failure;
         try {
-            by_ = co_await async_ask(*source_, {.deadline = deadline});
+            co_await async_find(found, deadline);
         } catch (system_error const& error) {
-            if (source_->of != credential_service::kind::instance)
-                throw;
-            failure = error.what();
+            failure = error;
         }
-        if (!by_)
-            fail_without_credentials(
-                "neither the environment nor a profile has them, and this is no EC2 instance with a "
-                "role (" +
-                failure + ")");
+        if (failure)
+            co_await async_fall_back(*failure);
     }
     started_ = true;
 }
 
+asio::awaitable<void> client::async_find(setup const& found, std::chrono::steady_clock::time_point deadline)
+{
+    by_ = found.written;
+    source_ = found.service;
+    if (!by_ && !source_)
+        fail_without_credentials(found.obstacle.empty() ? "neither the environment nor a profile has them"
+                                                        : found.obstacle);
+    if (by_)
+        co_return;
+    std::string failure;
+    try {
+        by_ = co_await async_ask(*source_, {.deadline = deadline});
+    } catch (system_error const& error) {
+        if (source_->of != credential_service::kind::instance)
+            throw;
+        failure = error.what();
+    }
+    if (!by_)
+        fail_without_credentials(
+            "neither the environment nor a profile has them, and this is no EC2 instance with a "
+            "role (" +
+            failure + ")");
+}
+
+asio::awaitable<void> client::async_fall_back(system_error const& failure)
+{
+    auto why = failure.why();
+    try {
+        auto is_found = false;
+        if (fallback_)
+            is_found = co_await async_take(fallback_);
+        if (is_found)
+            co_return;
+    } catch (system_error const& error) {
+        why.advice += "; " + error.why().advice;
+    }
+    throw system_error{failure.code(), why};
+}
+
+asio::awaitable<bool> client::async_take(std::shared_ptr<credential_source> from)
+{
+    auto found = co_await async_credentials(*from, "s3");
+    std::scoped_lock const lock{mutex_};
+    if (found.empty())
+        co_return false;
+    by_ = credentials{.access_key = found.access_key,
+                      .secret_key = found.secret_key,
+                      .session_token = found.session_token,
+                      .expires = {},
+                      .fields = fields_of(found)};
+    if (!supplier_)
+        supplier_ = std::move(from);
+    supplied_ = std::move(found);
+    co_return true;
+}
+
 asio::awaitable<void> client::async_renew(std::chrono::steady_clock::time_point deadline)
 {
+    if (supplier_) {
+        static_cast<void>(co_await async_take(supplier_));
+        co_return;
+    }
     auto attempts = service_attempts;
     {
         std::scoped_lock const lock{mutex_};
@@ -342,6 +394,8 @@ header_fields client::sign(std::string_view method, url const& to, header_fields
     std::scoped_lock const lock{mutex_};
     if (!by_ || !is_trusted(to))
         return {};
+    if (!by_->fields.empty())
+        return by_->fields;
     header_fields covered;
     std::ranges::copy_if(fields, std::back_inserter(covered), is_to_be_signed);
     return signature_fields({.method = method, .target = to.target, .fields = covered, .payload_hash = empty_payload},
@@ -361,9 +415,13 @@ bool client::move_to(std::string_view region)
 bool client::end_credentials()
 {
     std::scoped_lock const lock{mutex_};
-    if (ended_ || !source_ || !by_)
+    if (ended_ || !by_ || (!source_ && !supplier_))
         return false;
     ended_ = true;
+    if (supplier_) {
+        supplier_->refuse("s3", supplied_);
+        return true;
+    }
     by_->expires = now();
     return true;
 }

@@ -6,8 +6,8 @@
 
 #include <boost/asio/awaitable.hpp>
 #include <chrono>
-#include <gpurx/ingest/s3.hpp>
-#include <gpurx/ingest/tls.hpp>
+#include <gpurx/ingest/http.hpp>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -26,7 +26,13 @@ namespace gpurx::ingest::detail::s3 {
 // Safe from any thread after async_start() has completed.
 class client {
   public:
-    client(s3_options options, tls_options tls) : options_{std::move(options)}, tls_{std::move(tls)} {}
+    // `server`: one of servers_of(). Without `may_know`, it does not get fetch_options::credentials.
+    client(s3_options server, fetch_options const& options, bool may_know = true)
+        : options_{std::move(server)},
+          tls_{options.tls},
+          given_{may_know ? options.credentials : nullptr},
+          fallback_{options.fallback_credentials}
+    {}
 
     // Reads the configuration and gets credentials, with several attempts until the deadline. Call it once. Errors:
     // errc::no_credentials, bad_url.
@@ -54,13 +60,22 @@ class client {
     [[nodiscard]] bool end_credentials();
 
   private:
+    // Gets credentials as AWS's tools do. Errors: errc::no_credentials.
+    [[nodiscard]] asio::awaitable<void> async_find(setup const& found, std::chrono::steady_clock::time_point deadline);
+    // Gets them from the function of last resort. Throws the failure if it has none, with its own failure.
+    [[nodiscard]] asio::awaitable<void> async_fall_back(system_error const& failure);
+    // Gets credentials from the program's function. Returns false if it has none.
+    [[nodiscard]] asio::awaitable<bool> async_take(std::shared_ptr<credential_source> from);
     [[nodiscard]] bool is_trusted(url const& to) const;
     [[nodiscard]] bool ends_within(std::chrono::seconds time) const;
 
     s3_options options_;
     tls_options tls_;
+    std::shared_ptr<credential_source> given_;
+    std::shared_ptr<credential_source> fallback_;
     bool started_ = false;
-    std::optional<credential_service> source_;  // of credentials that expire
+    std::optional<credential_service> source_;     // of credentials that expire
+    std::shared_ptr<credential_source> supplier_;  // instead of all others
 
     mutable std::mutex mutex_;
     service at_;
@@ -69,6 +84,7 @@ class client {
     bool ended_ = false;
     bool renewing_ = false;
     std::optional<credentials> by_;
+    request_credentials supplied_;  // by_, as the supplier knows them
 };
 
 }  // namespace gpurx::ingest::detail::s3

@@ -22,6 +22,7 @@ struct credentials {
     std::string secret_key;
     std::string session_token;  // empty: there is none
     std::optional<time_point> expires;
+    header_fields fields = {};  // sent instead of a signature, if there are any
 };
 
 // Parses {"AccessKeyId": …, "SecretAccessKey": …, "Token": …, "Expiration": …}. Programs write "SessionToken" instead,

@@ -65,7 +65,8 @@ void check(listing const& of, exchanged const& answer)
     auto const said = parse_refusal(answer.body);
     auto const words =
         fmt::format("{}{}{}", status_text(head), said ? ": " : "", said ? words_of(*said) : std::string{});
-    auto const renewed = said && is_about_expiry(*said) && of.asked.end_credentials();
+    auto const is_over = head.status == 401 || (said && is_about_expiry(*said));
+    auto const renewed = is_over && of.asked.end_credentials();
     if (!head.is_temporary() && !is_elsewhere(of, answer) && !renewed)
         throw system_error{errc::http_status, about(of, words)};
     throw passing_error{errc::http_status, about(of, words), head.retry_after};
@@ -208,7 +209,7 @@ asio::awaitable<std::vector<s3_object>> list_all(std::string prefix, bool is_dir
                                                         : std::chrono::steady_clock::time_point::max();
     auto const servers = servers_of(options.s3);
     for (auto server = servers.begin();; ++server) {
-        client asked{*server, options.tls};
+        client asked{*server, options};
         co_await asked.async_start(deadline);
         listing of{.asked = asked,
                    .from = from,

@@ -8,12 +8,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include <gpurx/ingest/credentials.hpp>
 #include <gpurx/ingest/error.hpp>
 #include <gpurx/ingest/s3.hpp>
 #include <gpurx/ingest/tls.hpp>
@@ -128,6 +130,7 @@ struct fetch_options {
     /// do not have them.
     ///
     /// The first of these that is set authenticates a request:
+    /// - `credentials`;
     /// - a field `Authorization` among the header fields;
     /// - `bearer`;
     /// - the URL's user and password (Basic);
@@ -138,6 +141,19 @@ struct fetch_options {
     std::vector<std::pair<std::string, std::string>> headers{};
     /// @brief Token of the same requests: `Authorization: Bearer`. Not for s3:// URLs.
     std::string bearer{};
+
+    /// @brief Source of the credentials of requests to the URL's own host, port and scheme, and to the target of hf://.
+    ///
+    /// Mirrors elsewhere and targets of redirects do not get the credentials. For s3:// URLs it replaces all other
+    /// sources of s3_options, and mirrors get its credentials if the URL itself is one of s3. Its header fields replace
+    /// fields of `headers` with the same name.
+    ///
+    /// If a server refuses credentials with status 401, or as expired, the library asks the source once more.
+    std::shared_ptr<credential_source> credentials{};
+    /// @brief Source for s3:// URLs if the library finds no credentials itself.
+    ///
+    /// If it returns none either, the search fails as without it.
+    std::shared_ptr<credential_source> fallback_credentials{};
 };
 
 /// @brief Checks options, without requests and without access to files.
@@ -203,7 +219,7 @@ void check_one_commit(std::span<stated_commit const> files);
 /// follows redirects. A list has at most a million objects.
 ///
 /// @param prefix Beginning of the URLs: `s3://BUCKET/BEGINNING`.
-/// @param options Options. Only `attempts`, `deadline`, `s3` and `tls` apply.
+/// @param options Options. Only `attempts`, `deadline`, `s3`, `tls` and both credentials apply.
 /// @returns The objects.
 /// @throws system_error See Errors. The diagnostics name the prefix.
 ///
@@ -223,7 +239,7 @@ void check_one_commit(std::span<stated_commit const> files);
 /// async_list_s3().
 ///
 /// @param directory Beginning of the URLs: `s3://BUCKET/DIRECTORY/`. A missing slash at the end is added.
-/// @param options Options. Only `attempts`, `deadline`, `s3` and `tls` apply.
+/// @param options Options. Only `attempts`, `deadline`, `s3`, `tls` and both credentials apply.
 /// @returns The objects.
 /// @throws system_error As async_list_s3().
 [[nodiscard]] asio::awaitable<std::vector<s3_object>> async_list_s3_directory(std::string directory,
