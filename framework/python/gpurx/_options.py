@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypedDict
 
 from ._arguments import flag, seconds, text, whole
+from ._credentials import library, supplier_of
 from ._error import briefly
 from ._native import HttpOptions, parse_device
 from ._session import Session
@@ -62,6 +63,12 @@ class Options(TypedDict, total=False):
 
     * headers, bearer: more header fields, and a token, for http, https and hf. gpurx does not send them to the target of a
       redirect that is on another host.
+    * credentials: an identity for S3, http, https and hf, instead of all others. It is a session or credentials of botocore, or
+      credentials of google.auth or azure.identity. It can also be a function without parameters. The function returns header
+      fields as a mapping, such a mapping and its end as a tuple, keys as `sts.assume_role()["Credentials"]` has them, or one of
+      the above. An end is a datetime with a time zone, or seconds since 1970. gpurx calls the function in a thread of its own,
+      once for all connections, again before the end, and once more if the server refuses the result. Headers go where `headers`
+      go. A failure raises an Error, NO_CREDENTIALS, with the text of the exception.
     * ca: authorities that https trusts instead of the system's: a file of certificates, or a directory as `openssl rehash`
       makes it. All files are PEM.
     * cert, key: files of the client's certificate and of its key. The certificate comes first, then the chain to its
@@ -71,6 +78,8 @@ class Options(TypedDict, total=False):
       mirrors.
     * addressing_style="auto": place of the bucket's name in a URL of S3. "virtual": before the host. "path": in the path.
       "auto": as the profile sets it; without such a setting, before the host for AWS and in the path for others.
+    * Without `credentials`, gpurx looks for keys of S3 as AWS's tools do. If it finds none and botocore is installed, gpurx asks
+      botocore, which knows SSO and roles; explain() of the session then says so.
     * anonymous=True: do not sign requests to S3, and look for no credentials.
     * profile: profile of ~/.aws. Its credentials replace those of the environment.
 
@@ -91,6 +100,7 @@ class Options(TypedDict, total=False):
     keep_connections: bool
     headers: Mapping[str, str] | None
     bearer: str | None
+    credentials: Any
     ca: str | os.PathLike[str] | None
     cert: str | os.PathLike[str] | None
     key: str | os.PathLike[str] | None
@@ -164,8 +174,11 @@ def _set_access(http: HttpOptions, options: Mapping[str, Any]) -> None:
         raise TypeError(f"anonymous must be a bool, not {type(anonymous).__name__}")
     endpoints = options.get("endpoint_url")
     endpoints = [endpoints] if isinstance(endpoints, str) else _texts(options, "endpoint_url", "a str or ")
-    s3 = (endpoints, _text(options, "region"), anonymous, _text(options, "profile"))
+    s3 = (endpoints, _text(options, "region"), anonymous, profile := _text(options, "profile"))
     http.set_s3(*s3, _text(options, "addressing_style"))
+    if (given := options.get("credentials")) is not None:
+        http.set_credentials(supplier_of(given), False)
+    http.set_credentials(library(profile), True)
 
 
 def _texts(options: Mapping[str, Any], name: str, or_else: str = "") -> list[str]:

@@ -1,21 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // HttpOptions: options of requests. No function returns a value that may be secret.
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <chrono>
 #include <gpurx/ingest/http.hpp>
 #include <iterator>
+#include <memory>
+#include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "conversions.hpp"
+#include "engine.hpp"
 #include "module.hpp"
+#include "operation.hpp"
 
 namespace gpurx::python {
 
@@ -82,6 +90,60 @@ void set_s3(ingest::fetch_options& options, std::vector<std::string> endpoints, 
     }
 }
 
+// A function of Python that supplies the credentials of a scheme. Its result is a tuple: three texts of keys, pairs of
+// header fields, and the end in seconds since 1970 or None.
+class supplier {
+  public:
+    explicit supplier(nb::callable function) : function_{function.release().ptr(), &release} {}
+
+    ingest::request_credentials operator()(std::string_view scheme) const
+    {
+        with_gil const locked;
+        if (!locked)
+            throw std::runtime_error{"Python is ending"};
+        try {
+            return called(scheme);
+        } catch (nb::python_error const& error) {
+            auto const text = nb::cast<std::string>(nb::str(error.value()));
+            auto const kind = nb::cast<std::string>(error.type().attr("__name__"));
+            throw std::runtime_error{text.empty() ? kind : kind + ": " + text};
+        }
+    }
+
+  private:
+    using fields = std::vector<std::pair<std::string, std::string>>;
+    using result = std::tuple<std::string, std::string, std::string, fields, std::optional<double>>;
+
+    [[nodiscard]] ingest::request_credentials called(std::string_view scheme) const
+    {
+        auto [id, secret, token, headers, end] =
+            nb::cast<result>(nb::borrow<nb::callable>(function_.get())(nb::str(scheme.data(), scheme.size())));
+        ingest::request_credentials found{std::move(id), std::move(secret), std::move(token), std::move(headers), {}};
+        if (end)
+            found.expires = std::chrono::system_clock::time_point{
+                std::chrono::duration_cast<std::chrono::system_clock::duration>(std::chrono::duration<double>{*end})};
+        return found;
+    }
+
+    // Not in this thread, which may have Python's lock already.
+    static void release(PyObject* function)
+    {
+        run_later([function] {
+            with_gil const locked;
+            if (locked)
+                Py_DECREF(function);
+        });
+    }
+
+    std::shared_ptr<PyObject> function_;
+};
+
+void set_credentials(ingest::fetch_options& options, nb::callable function, bool is_fallback)
+{
+    auto& to = is_fallback ? options.fallback_credentials : options.credentials;
+    to = std::make_shared<ingest::credential_source>(supplier{std::move(function)});
+}
+
 ingest::fetch_options with_mirrors(ingest::fetch_options options, std::vector<std::string> urls)
 {
     options.mirrors = std::move(urls);
@@ -116,6 +178,7 @@ void bind_http_options(nb::module_& module)
         .def("set_tls", &set_tls, nb::arg("ca_file"), nb::arg("ca_directory"), nb::arg("certificate"), nb::arg("key"))
         .def("set_s3", &set_s3, nb::arg("endpoints"), nb::arg("region"), nb::arg("anonymous"), nb::arg("profile"),
              nb::arg("addressing_style"))
+        .def("set_credentials", &set_credentials, nb::arg("function"), nb::arg("is_fallback"))
         .def("check", &ingest::check);
 }
 

@@ -27,8 +27,10 @@ NB_MODULE(_native, module)
     module.def("stop", [] {
         close_sessions();
         // A forked process has no other threads, so their operations would never end.
-        if (in_own_process())
+        if (in_own_process()) {
+            end_calls();
             keep_others_out();
+        }
         without_gil const unlocked;
         stop_engine();
     });

@@ -48,12 +48,54 @@ class gate {
         PyEval_RestoreThread(thread);
     }
 
+    // Returns false after the last call.
+    bool begin_call() noexcept
+    {
+        calling_.lock_shared();
+        if (!has_ended_)
+            return true;
+        calling_.unlock_shared();
+        return false;
+    }
+    void end_call() noexcept { calling_.unlock_shared(); }
+
+    void end_calls() noexcept
+    {
+        auto* const thread = PyEval_SaveThread();
+        {
+            std::scoped_lock const lock{calling_};
+            has_ended_ = true;
+        }
+        PyEval_RestoreThread(thread);
+    }
+
   private:
+    std::shared_mutex calling_;  // guards the member below
+    bool has_ended_ = false;
     std::shared_mutex passing_;
     std::atomic<std::thread::id> last_{std::thread::id{}};  // the only thread that may pass
 };
 
 }  // namespace
+
+with_gil::with_gil() noexcept : holds_{in_own_process() && gate::instance().begin_call()}
+{
+    if (holds_)
+        state_ = PyGILState_Ensure();
+}
+
+with_gil::~with_gil()
+{
+    if (!holds_)
+        return;
+    PyGILState_Release(state_);
+    gate::instance().end_call();
+}
+
+void end_calls() noexcept
+{
+    gate::instance().end_calls();
+}
 
 without_gil::~without_gil()
 {

@@ -31,6 +31,24 @@ class without_gil {
     PyThreadState* thread_;
 };
 
+// Holds the lock for its scope, in a thread of the engine that calls Python. After end_calls(), it does not.
+class with_gil {
+  public:
+    with_gil() noexcept;
+    with_gil(with_gil const&) = delete;
+    with_gil& operator=(with_gil const&) = delete;
+    ~with_gil();
+
+    [[nodiscard]] explicit operator bool() const noexcept { return holds_; }
+
+  private:
+    bool holds_;
+    PyGILState_STATE state_{};
+};
+
+// For the end of Python, with the lock held. Waits for the engine's calls of Python, and permits no more.
+void end_calls() noexcept;
+
 // For the end of Python, in the thread that ends it, with the lock held. Returns when no other thread is about to take
 // the lock again.
 void keep_others_out() noexcept;

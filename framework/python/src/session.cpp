@@ -6,6 +6,7 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <chrono>
 #include <gpurx/local_gpu.hpp>
 #include <optional>
@@ -129,6 +130,20 @@ void make_session(session* self, nb::handle memory, std::size_t size, std::strin
 
 }  // namespace
 
+session::notes& session::process_notes()
+{
+    static auto* const all = new notes;  // never destroyed: threads may end after main
+    return *all;
+}
+
+void session::note(std::string text)
+{
+    auto& into = process_notes();
+    std::scoped_lock const lock{into.mutex};
+    if (std::ranges::find(into.all, text) == into.all.end())
+        into.all.push_back(std::move(text));
+}
+
 session::session(int gpu, std::size_t size, rx_session_options options)
 {
     check_process();
@@ -185,6 +200,9 @@ std::string session::explain() const
     auto text = get()->explain();
     if (*met_tls_)
         text += "\nhttps: the CPU decrypts the data, so neither transport devmem nor zcrx can be used";
+    std::scoped_lock const lock{process_notes().mutex};
+    for (auto const& each : process_notes().all)
+        text += "\n" + each;
     return text;
 }
 
@@ -220,6 +238,7 @@ names one GPU alone. Raises Error if there is no such GPU, or LOCAL_RANK is no n
 
 void bind_session(nb::module_& module)
 {
+    module.def("note", &session::note, nb::arg("text"));
     nb::class_<session>(module, "Session", nb::is_weak_referenceable())
         .def("__init__", &make_session, nb::arg("memory").none(), nb::arg("size"), nb::arg("interface"),
              nb::arg("transport"), nb::arg("allow_zcrx"), nb::arg("rx_queues"), nb::arg("max_flows"),

@@ -33,12 +33,15 @@ class session {
     // Users of the session set it after a load by https; explain() reports that.
     [[nodiscard]] std::shared_ptr<std::atomic<bool>> const& met_tls() const noexcept { return met_tls_; }
     [[nodiscard]] std::string explain() const;
+    // Adds a line, about this process, to explain() of all sessions.
+    static void note(std::string text);
 
   private:
     struct notes {
         std::mutex mutex;
         std::vector<std::string> all;
     };
+    [[nodiscard]] static notes& process_notes();
     std::shared_ptr<notes> notes_ = std::make_shared<notes>();
     std::shared_ptr<std::atomic<bool>> met_tls_ = std::make_shared<std::atomic<bool>>(false);
     std::shared_ptr<rx_session> session_;
