@@ -10,6 +10,7 @@ import ast
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,7 +23,7 @@ from typing import Any
 
 import fetching
 from fetching import FetchTest
-from servers import S3Server, StrictS3, python_program
+from servers import S3Server, StrictGcs, StrictS3, python_program
 
 HERE = Path(__file__).resolve().parent
 DATA = random.Random(3).randbytes(3_000_001)
@@ -238,6 +239,70 @@ class WhatServersSay(S3Test):
         for url in ("s3://", "s3://x/key", "s3://user@bucket/key"):
             self.check_denied(url, "s3://bucket/key")
         self.check_denied("s3://models/", "names a bucket")
+
+
+class Google(S3Test):
+    NAMES = ("key", "model/a b+c%20?x=1&y#z", "two/key", "wrong/key", "wrong/two/key")
+    google: StrictGcs
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        super().setUpClass()
+        objects = Path(tempfile.mkdtemp(prefix="gcs-"))
+        cls.addClassCleanup(shutil.rmtree, objects)
+        for name in cls.NAMES:
+            (objects / name).parent.mkdir(parents=True, exist_ok=True)
+            (objects / name).write_bytes(DATA)
+        cls.google = StrictGcs(objects)
+        cls.addClassCleanup(cls.google.stop)
+
+    def setUp(self) -> None:
+        super().setUp()
+        # Nothing of AWS's is for Google.
+        os.environ.update(WRITTEN, STORAGE_EMULATOR_HOST=self.google.endpoint.removeprefix("http://"))
+        self.token = self.directory / "token"
+        self.token.write_text("secret\n")
+        self.pieces = ("--chunk-size", "300KiB", "--bearer-file", str(self.token))
+
+    def test_objects_by_a_token_and_their_checksums(self) -> None:
+        for name in self.NAMES[:3]:
+            with self.subTest(name):
+                self.assertTrue(self.check_undisturbed(f"gs://models/{name}", *self.pieces, data=DATA)["crc32c_announced"])
+        for name in self.NAMES[3:]:
+            with self.subTest(name):
+                self.assertIn("checksum", self.refused(f"gs://models/{name}", *self.pieces, status=3))
+                self.check(f"gs://models/{name}", *self.pieces, "--crc32c", "none", data=DATA)
+
+    def test_objects_by_hmac_keys_of_a_profile(self) -> None:
+        (self.directory / ".aws").mkdir()
+        keys = self.directory / ".aws/credentials"
+        keys.write_text("[google]\naws_access_key_id = GOOG1EXAMPLE\naws_secret_access_key = hmac/secret+key\n")
+        for name in self.NAMES[:3]:
+            self.check_undisturbed(f"gs://models/{name}", "--chunk-size", "300KiB", "--s3-profile", "google", data=DATA)
+        keys.write_text("[google]\naws_access_key_id = GOOG1EXAMPLE\naws_secret_access_key = written/secret-wrong\n")
+        said = self.refused("gs://models/key", "--s3-profile", "google")
+        self.assertIn("check the secret of the HMAC key", said)
+        self.assertNotIn("written/secret", said)
+        self.assertIn("no HMAC keys", self.refused("gs://models/key", "--s3-profile", "none"))
+
+    def test_public_objects_and_refusals(self) -> None:
+        self.check("gs://public/key", data=DATA)
+        self.check_denied("gs://models/key", "403", "AccessDenied", "storage.objects.get")
+        self.token.write_text("hidden-token\n")
+        said = self.refused("gs://models/key", *self.pieces)
+        self.assertIn("get a new one", said)
+        self.assertNotIn("hidden", said)
+        self.check_denied("gs://public/none", "404", "NoSuchKey")
+        self.check_denied("gs://x/key", "gs://bucket/key")
+
+    def test_the_endpoint_of_the_options(self) -> None:
+        os.environ["STORAGE_EMULATOR_HOST"] = "127.0.0.1:9"
+        self.check("gs://public/key", "--s3-endpoint", self.google.endpoint, data=DATA)
+
+    def test_lists(self) -> None:
+        found = self.listed("gs://public/")
+        self.assertEqual([(url, size) for url, size, _ in found], [(f"gs://public/{name}", len(DATA)) for name in sorted(self.NAMES)])
+        self.assertIn("AccessDenied", self.probe("list", "gs://models/", status=1)[1])
 
 
 class Checksums(S3Test):

@@ -170,3 +170,18 @@ class StrictS3:
 
     def stop(self) -> None:
         self._process.communicate(timeout=60)  # closes its standard input
+
+
+class StrictGcs:
+    """strict_gcs.py's, with the files below a directory as objects."""
+
+    def __init__(self, directory: Path) -> None:
+        self._process = subprocess.Popen([python_program(), HERE / "strict_gcs.py", directory], stdin=subprocess.PIPE,
+                                         stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout
+        self.endpoint = self._process.stdout.readline().strip()
+        if not self.endpoint:
+            raise RuntimeError("the server of Google Cloud Storage does not serve; what it said is above")
+
+    def stop(self) -> None:
+        self._process.communicate(timeout=60)  # closes its standard input

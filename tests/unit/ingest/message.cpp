@@ -142,6 +142,21 @@ TEST_CASE("S3's CRC32C is four bytes in base64, and counts where it is the whole
     CHECK(parsed("HTTP/1.1 206 P\r\nContent-Range: bytes 0-19/20\r\n" + field).crc32c);
 }
 
+TEST_CASE("Google's CRC32C counts with any range, unless the object is stored compressed")
+{
+    std::string const part = "HTTP/1.1 206 P\r\nContent-Range: bytes 0-8/20\r\n";
+    for (auto const* const field : {"x-goog-hash: crc32c=4waSgw==,md5=AAAAAAAAAAAAAAAAAAAAAA==\r\n",
+                                    "X-Goog-Hash: md5=crc32c=, crc32c=4waSgw==\r\n",
+                                    "x-goog-hash: md5=AA==\r\nx-goog-hash: crc32c=4waSgw==\r\n"}) {
+        CHECK(parsed(part + field).crc32c == 0xe3069283);
+        CHECK(parsed(part + field + "x-goog-stored-content-encoding: identity\r\n").crc32c == 0xe3069283);
+        CHECK_FALSE(parsed(part + field + "x-goog-stored-content-encoding: gzip\r\n").crc32c);
+    }
+    for (auto const* const none : {"", "x-goog-hash: \r\n", "x-goog-hash: md5=AA==\r\n",
+                                   "x-goog-hash: crc32c=4waSgw\r\n", "x-goog-hash: xcrc32c=4waSgw==\r\n"})
+        CHECK_FALSE(parsed(part + none).crc32c);
+}
+
 TEST_CASE("S3's CRC-64/NVME is eight bytes in base64")
 {
     CHECK(parse_base64_crc64("rosUhgp5mIg=") == 0xae8b14860a799888);

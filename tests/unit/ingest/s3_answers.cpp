@@ -83,6 +83,10 @@ TEST_CASE("s3: a refusal has the server's text and advice")
         "<e:Response xmlns:e='u'><e:Error xml:lang='en'><e:Code>\n<![CDATA[Denied]]>\n</e:Code><e:Message/>");
     REQUIRE(prefixed);
     CHECK(words_of(*prefixed) == "Denied");
+    auto const denied = parse_refusal("<Error><Code>AccessDenied</Code><Message>Denied.</Message></Error>");
+    CHECK_THAT(words_of(*denied), ContainsSubstring("s3:GetObject"));
+    CHECK_THAT(words_of(*denied, store::google),
+               ContainsSubstring("storage.objects.get") && !ContainsSubstring("s3:GetObject"));
     for (auto const* const other : {"", "<html>", "<Error>", "<Code>NoSuchKey</Code>", "<Error><Code>NoSuch"})
         CHECK_FALSE(parse_refusal(other));
 }
@@ -109,6 +113,11 @@ TEST_CASE("s3: a page of a listing has names, sizes and the way on")
     REQUIRE(last);
     CHECK(last->objects.empty());
     CHECK(last->next.empty());
+    auto const of_google = parse_listing(page_of("<IsTruncated>false</IsTruncated><Contents><Key>m</Key><Generation>1</"
+                                                 "Generation><Size>1</Size></Contents>"),
+                                         "models", why, store::google);
+    REQUIRE(of_google);
+    CHECK(of_google->objects.front().url == "gs://models/m");
 }
 
 // botocore reads each of them.

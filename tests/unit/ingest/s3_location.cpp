@@ -50,6 +50,29 @@ TEST_CASE("s3: an invalid bucket is refused")
     CHECK(why.object == "s3://\\x1b[2J/key");
 }
 
+TEST_CASE("s3: objects of Google are at its server, an emulator or an endpoint")
+{
+    auto const object = parsed("gs://models/a b");
+    CHECK(object.of == store::google);
+    CHECK(parsed("s3://models/a").of == store::aws);
+    auto const url_with = [&](s3_options const& options, std::string const& emulator) {
+        return url_of(object, google_service(options, [&](std::string_view name) {
+                          return name == "STORAGE_EMULATOR_HOST" ? emulator : "http://other";
+                      }));
+    };
+    CHECK(url_with({}, "") == "https://storage.googleapis.com/models/a%20b");
+    CHECK(url_with({}, "127.0.0.1:9023") == "http://127.0.0.1:9023/models/a%20b");
+    CHECK(url_with({}, "https://emulator/") == "https://emulator/models/a%20b");
+    CHECK(url_with({.endpoint = "http://own:1"}, "emulator") == "http://own:1/models/a%20b");
+    CHECK(google_service({}, [](std::string_view) { return std::string{}; }).region == "auto");
+    CHECK(is_prefix("gs://models/a/"));
+    error_code code;
+    diagnostics why;
+    static_cast<void>(parse_location("gs://ab/key", code, why));
+    CHECK(code == errc::bad_url);
+    CHECK(why.advice.starts_with("write it like gs://bucket/key"));
+}
+
 TEST_CASE("s3: AWS is asked by host name, except for buckets with dots, and other servers by path")
 {
     service const aws{.endpoint = {}, .region = "eu-west-1"};

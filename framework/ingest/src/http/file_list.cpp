@@ -107,11 +107,12 @@ asio::awaitable<file_list> list(std::string directory, bool recursive, fetch_opt
         return list_bucket(std::move(directory), recursive, std::move(options));
     if (hub::is_location(directory))
         return list_model(std::move(directory), recursive, std::move(options));
-    throw system_error{errc::bad_url,
-                       {.operation = "list",
-                        .object = redacted_url(directory),
-                        .kernel_message = {},
-                        .advice = "servers of http have no list; name a file, or a directory on disk, s3:// or hf://"}};
+    throw system_error{
+        errc::bad_url,
+        {.operation = "list",
+         .object = redacted_url(directory),
+         .kernel_message = {},
+         .advice = "servers of http have no list; name a file, or a directory on disk, s3://, gs:// or hf://"}};
 }
 
 }  // namespace

@@ -77,7 +77,7 @@ struct mirror_place {
 // An object of S3, and the credentials of its requests.
 struct s3_target {
     s3_target(s3::location which, s3_options at, fetch_options const& options, bool may_know)
-        : object{std::move(which)}, asked{std::move(at), options, may_know}
+        : object{std::move(which)}, asked{std::move(at), options, object.of, may_know}
     {}
 
     s3::location object;

@@ -188,12 +188,12 @@ byte_range understand(answer const& head, byte_range asked, object_identity cons
     return {};
 }
 
-std::string refusal_text(answer const& head, std::string_view body, std::string_view advice)
+std::string refusal_text(answer const& head, std::string_view body, std::string_view advice, s3::store of)
 {
     auto const said = s3::parse_refusal(body);
     auto words = status_text(head);
     if (said)
-        return words + ": " + s3::words_of(*said);
+        return words + ": " + s3::words_of(*said, of);
     if (!body.empty() && !is_page(body))
         words += fmt::format(": {}", body);
     return words.append(advice.empty() ? advice_for(head.status) : advice);

@@ -12,6 +12,7 @@
 
 #include "../net/message.hpp"
 #include "../net/url.hpp"
+#include "../s3/location.hpp"
 
 namespace gpurx::ingest::detail {
 
@@ -61,6 +62,7 @@ struct opened_object {
 
 // Returns the text of a status that is not a success; `body` is the beginning of the response's body. `advice` replaces
 // the usual one, unless it is empty.
-[[nodiscard]] std::string refusal_text(answer const& head, std::string_view body, std::string_view advice = {});
+[[nodiscard]] std::string refusal_text(answer const& head, std::string_view body, std::string_view advice = {},
+                                       s3::store of = s3::store::aws);
 
 }  // namespace gpurx::ingest::detail

@@ -87,6 +87,26 @@ std::string encoding_in(boost::beast::string_view field)
     return boost::beast::iequals(field, "identity") ? std::string{} : text_of(field);
 }
 
+// Google's, of the whole object with any range: crc32c=…,md5=…, or a field for each. Of an object that is stored
+// compressed, it is that of the compressed bytes.
+std::optional<std::uint32_t> google_crc(http::response_header<> const& header)
+{
+    constexpr std::string_view name = "crc32c=";
+    if (!encoding_in(header["x-goog-stored-content-encoding"]).empty())
+        return std::nullopt;
+    auto const [begin, end] = header.equal_range("x-goog-hash");
+    for (auto field = begin; field != end; ++field) {
+        auto rest = text_of(field->value()) + ",";
+        for (auto comma = rest.find(','); comma != std::string::npos; comma = rest.find(',')) {
+            auto const each = boost::algorithm::trim_copy(rest.substr(0, comma));
+            if (each.starts_with(name))
+                return parse_base64_crc(std::string_view{each}.substr(name.size()));
+            rest.erase(0, comma + 1);
+        }
+    }
+    return std::nullopt;
+}
+
 // The bytes of an upload in signed chunks are stored without them. Some gateways keep the name.
 std::string content_encoding_in(http::response_header<> const& header)
 {
@@ -132,6 +152,8 @@ bool take_fields(http::response_header<> const& header, answer& found, std::stri
         found.crc32c = parse_base64_crc(text_of(header["x-amz-checksum-crc32c"]));
         found.crc64nvme = parse_base64_crc64(text_of(header["x-amz-checksum-crc64nvme"]));
     }
+    if (!found.crc32c)
+        found.crc32c = google_crc(header);
     return true;
 }
 

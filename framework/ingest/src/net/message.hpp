@@ -46,7 +46,7 @@ struct answer {
     std::string transfer_encoding;  // likewise; the length is then unknown, or not that of the bytes
     // The pause that the server requests with a refusal.
     std::optional<std::chrono::seconds> retry_after;
-    // x-amz-checksum-crc32c, if the server states that it covers the whole object.
+    // x-amz-checksum-crc32c, if the server states that it covers the whole object; or that of x-goog-hash.
     std::optional<std::uint32_t> crc32c;
     std::optional<std::uint64_t> crc64nvme;  // the same for x-amz-checksum-crc64nvme
 

@@ -32,16 +32,17 @@ time_point now()
     return std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
 }
 
-[[noreturn]] void fail_without_credentials(std::string const& why)
+[[noreturn]] void fail_without_credentials(std::string const& why, store of = store::aws)
 {
+    auto const is_google = of == store::google;
     throw system_error{
         errc::no_credentials,
         {.operation = "find",
-         .object = "credentials for S3",
+         .object = is_google ? "credentials for Google Cloud Storage" : "credentials for S3",
          .kernel_message = {},
-         .advice = fmt::format("{}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE, or ask "
-                               "anonymously for public objects",
-                               why)}};
+         .advice = fmt::format("{}; {}, or ask anonymously for public objects", why,
+                               is_google ? "pass a token or other credentials"
+                                         : "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE")}};
 }
 
 s3_options::addressing style_in(setup const& found)
@@ -262,18 +263,25 @@ asio::awaitable<void> client::async_start(std::chrono::steady_clock::time_point 
 {
     if (started_)
         co_return;
-    auto const found = read_setup(options_.profile);
-    at_.endpoint = options_.endpoint.empty() ? found.endpoint : options_.endpoint;
-    at_.region = options_.region.empty() ? found.region : options_.region;
-    at_.style = options_.style == s3_options::addressing::automatic ? style_in(found) : options_.style;
-    if (tls_.ca_file.empty() && tls_.ca_directory.empty())
-        tls_.ca_file = found.ca_bundle;
+    setup found;
+    if (of_ == store::google) {
+        at_ = google_service(options_, variable);
+    } else {
+        found = read_setup(options_.profile);
+        at_.endpoint = options_.endpoint.empty() ? found.endpoint : options_.endpoint;
+        at_.region = options_.region.empty() ? found.region : options_.region;
+        at_.style = options_.style == s3_options::addressing::automatic ? style_in(found) : options_.style;
+        if (tls_.ca_file.empty() && tls_.ca_directory.empty())
+            tls_.ca_file = found.ca_bundle;
+    }
     check(at_);
     if (at_.region.empty())
         at_.region = usual_region;
     if (!options_.anonymous && given_) {
         if (!co_await async_take(given_))
-            fail_without_credentials("the function that supplies credentials returned none");
+            fail_without_credentials("the function that supplies credentials returned none", of_);
+    } else if (!options_.anonymous && of_ == store::google) {
+        co_await async_find_google();
     } else if (!options_.anonymous) {
         std::optional<system_error> failure;
         try {
@@ -311,6 +319,25 @@ asio::awaitable<void> client::async_find(setup const& found, std::chrono::steady
             failure + ")");
 }
 
+asio::awaitable<void> client::async_find_google()
+{
+    if (!options_.profile.empty()) {
+        by_ = read_setup(options_.profile).written;
+        if (!by_)
+            fail_without_credentials(fmt::format("profile \"{}\" has no HMAC keys of Google Cloud Storage",
+                                                 printable(options_.profile, 100)),
+                                     of_);
+    } else if (!bearer_.empty()) {
+        by_ = credentials{.access_key = {},
+                          .secret_key = {},
+                          .session_token = {},
+                          .expires = {},
+                          .fields = {{"Authorization", "Bearer " + bearer_}}};
+    } else if (fallback_) {
+        static_cast<void>(co_await async_take(fallback_));
+    }
+}
+
 asio::awaitable<void> client::async_fall_back(system_error const& failure)
 {
     auto why = failure.why();
@@ -328,7 +355,7 @@ asio::awaitable<void> client::async_fall_back(system_error const& failure)
 
 asio::awaitable<bool> client::async_take(std::shared_ptr<credential_source> from)
 {
-    auto found = co_await async_credentials(*from, "s3");
+    auto found = co_await async_credentials(*from, std::string{scheme_of(of_)});
     std::scoped_lock const lock{mutex_};
     if (found.empty())
         co_return false;
@@ -419,7 +446,7 @@ bool client::end_credentials()
         return false;
     ended_ = true;
     if (supplier_) {
-        supplier_->refuse("s3", supplied_);
+        supplier_->refuse(scheme_of(of_), supplied_);
         return true;
     }
     by_->expires = now();

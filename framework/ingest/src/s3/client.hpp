@@ -26,10 +26,12 @@ namespace gpurx::ingest::detail::s3 {
 // Safe from any thread after async_start() has completed.
 class client {
   public:
-    // `server`: one of servers_of(). Without `may_know`, it does not get fetch_options::credentials.
-    client(s3_options server, fetch_options const& options, bool may_know = true)
+    // `server`: one of servers_of(). Without `may_know`, it gets neither fetch_options::credentials nor bearer.
+    client(s3_options server, fetch_options const& options, store of, bool may_know = true)
         : options_{std::move(server)},
           tls_{options.tls},
+          of_{of},
+          bearer_{may_know ? options.bearer : std::string{}},
           given_{may_know ? options.credentials : nullptr},
           fallback_{options.fallback_credentials}
     {}
@@ -62,6 +64,8 @@ class client {
   private:
     // Gets credentials as AWS's tools do. Errors: errc::no_credentials.
     [[nodiscard]] asio::awaitable<void> async_find(setup const& found, std::chrono::steady_clock::time_point deadline);
+    // For Google, which has public objects too: it may find none. Errors: errc::no_credentials.
+    [[nodiscard]] asio::awaitable<void> async_find_google();
     // Gets them from the function of last resort. Throws the failure if it has none, with its own failure.
     [[nodiscard]] asio::awaitable<void> async_fall_back(system_error const& failure);
     // Gets credentials from the program's function. Returns false if it has none.
@@ -71,6 +75,8 @@ class client {
 
     s3_options options_;
     tls_options tls_;
+    store of_;
+    std::string bearer_;  // for Google only
     std::shared_ptr<credential_source> given_;
     std::shared_ptr<credential_source> fallback_;
     bool started_ = false;

@@ -64,7 +64,7 @@ void check(listing const& of, exchanged const& answer)
         return;
     auto const said = parse_refusal(answer.body);
     auto const words =
-        fmt::format("{}{}{}", status_text(head), said ? ": " : "", said ? words_of(*said) : std::string{});
+        fmt::format("{}{}{}", status_text(head), said ? ": " : "", said ? words_of(*said, of.from.of) : std::string{});
     auto const is_over = head.status == 401 || (said && is_about_expiry(*said));
     auto const renewed = is_over && of.asked.end_credentials();
     if (!head.is_temporary() && !is_elsewhere(of, answer) && !renewed)
@@ -132,7 +132,7 @@ asio::awaitable<listing_page> ask(listing& of, std::string token)
     auto const answer = co_await follow_to_answer(of, query);
     check(of, answer);
     std::string why;
-    auto page = parse_listing(answer.body, of.from.bucket, why);
+    auto page = parse_listing(answer.body, of.from.bucket, why, of.from.of);
     // Where the connection's end ends a body, a failure may have done so.
     if (!page && !answer.head.length && !answer.head.chunked)
         throw passing_error{errc::bad_response, about(of, why)};
@@ -209,7 +209,7 @@ asio::awaitable<std::vector<s3_object>> list_all(std::string prefix, bool is_dir
                                                         : std::chrono::steady_clock::time_point::max();
     auto const servers = servers_of(options.s3);
     for (auto server = servers.begin();; ++server) {
-        client asked{*server, options};
+        client asked{*server, options, from.of};
         co_await asked.async_start(deadline);
         listing of{.asked = asked,
                    .from = from,

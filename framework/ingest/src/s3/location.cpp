@@ -12,7 +12,7 @@ namespace gpurx::ingest::detail::s3 {
 
 namespace {
 
-constexpr std::string_view scheme = "s3://";
+constexpr std::size_t scheme_size = 5;  // of s3:// and gs://
 
 bool is_plain(char each) noexcept
 {
@@ -73,6 +73,21 @@ std::string root_of(std::string_view bucket, service const& at)
 
 }  // namespace
 
+std::string_view scheme_of(store one) noexcept
+{
+    return one == store::google ? "gs" : "s3";
+}
+
+service google_service(s3_options const& options, environment const& variable)
+{
+    auto endpoint = options.endpoint.empty() ? variable("STORAGE_EMULATOR_HOST") : options.endpoint;
+    if (!endpoint.empty() && endpoint.find("://") == std::string::npos)
+        endpoint.insert(0, "http://");
+    return {.endpoint = endpoint.empty() ? "https://storage.googleapis.com" : endpoint,
+            .region = options.region.empty() ? "auto" : options.region,
+            .style = options.style};
+}
+
 bool is_region(std::string_view text) noexcept
 {
     return !text.empty() && text.size() <= 63 && std::ranges::all_of(text, [](char each) {
@@ -99,12 +114,12 @@ void check(service const& at)
 
 bool is_location(std::string_view text) noexcept
 {
-    return text.starts_with(scheme);
+    return text.starts_with("s3://") || text.starts_with("gs://");
 }
 
 bool is_prefix(std::string_view text) noexcept
 {
-    return is_location(text) && (text.ends_with('/') || text.find('/', scheme.size()) == std::string_view::npos);
+    return is_location(text) && (text.ends_with('/') || text.find('/', scheme_size) == std::string_view::npos);
 }
 
 std::optional<s3_options::addressing> addressing_named(std::string_view text) noexcept
@@ -120,13 +135,17 @@ std::optional<s3_options::addressing> addressing_named(std::string_view text) no
 location parse_location(std::string_view text, error_code& code, diagnostics& why)
 {
     why = {.operation = "parse", .object = printable(text, 2000), .kernel_message = {}, .advice = {}};
-    auto const rest = text.substr(std::min(scheme.size(), text.size()));
+    auto const rest = text.substr(std::min(scheme_size, text.size()));
     auto const bucket = rest.substr(0, rest.find('/'));
     code.clear();
     if (is_location(text) && is_bucket(bucket))
-        return {std::string{bucket}, std::string{rest.substr(std::min(bucket.size() + 1, rest.size()))}};
+        return {.bucket = std::string{bucket},
+                .key = std::string{rest.substr(std::min(bucket.size() + 1, rest.size()))},
+                .of = text.starts_with('g') ? store::google : store::aws};
     code = errc::bad_url;
-    why.advice = "write it like s3://bucket/key, with a bucket name of 3 to 255 letters, digits, '-', '.' and '_'";
+    why.advice =
+        fmt::format("write it like {}://bucket/key, with a bucket name of 3 to 255 letters, digits, '-', '.' and '_'",
+                    scheme_of(text.starts_with('g') ? store::google : store::aws));
     return {};
 }
 

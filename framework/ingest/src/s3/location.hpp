@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The location of an object of S3, s3://BUCKET/KEY, and the URLs for it. Pure.
+// The location of an object of S3, s3://BUCKET/KEY, or of Google Cloud Storage, gs://BUCKET/OBJECT, and the URLs for
+// it. Google serves the same requests and lists. Pure.
 #pragma once
 
 #include <optional>
@@ -12,11 +13,19 @@
 #include <gpurx/error.hpp>
 #include <gpurx/ingest/s3.hpp>
 
+#include "../net/environment.hpp"
+
 namespace gpurx::ingest::detail::s3 {
+
+enum class store { aws, google };
+
+// "s3" or "gs".
+[[nodiscard]] std::string_view scheme_of(store one) noexcept;
 
 struct location {
     std::string bucket;
     std::string key;  // as is, not encoded; or the beginning of keys
+    store of = store::aws;
 };
 
 // The server: AWS in a region, or another at an endpoint.
@@ -25,6 +34,9 @@ struct service {
     std::string region;
     s3_options::addressing style = s3_options::addressing::automatic;
 };
+
+// Returns the server of Google: at the endpoint, that of STORAGE_EMULATOR_HOST, or Google's own.
+[[nodiscard]] service google_service(s3_options const& options, environment const& variable);
 
 // Returns whether the text can be a region. It becomes part of a host name.
 [[nodiscard]] bool is_region(std::string_view text) noexcept;

@@ -86,13 +86,15 @@ written_page read_page(std::string_view xml)
     return page;
 }
 
-std::optional<s3_object> object_of(written_page::object const& written, bool is_encoded, std::string_view bucket)
+std::optional<s3_object> object_of(written_page::object const& written, bool is_encoded, std::string_view bucket,
+                                   store of)
 {
     auto const size = number_in(written.size);
     if (written.key.empty() || !size)
         return std::nullopt;
     auto const name = is_encoded ? decoded(written.key) : written.key;
-    return s3_object{.url = fmt::format("s3://{}/{}", bucket, name), .size = *size, .etag = written.etag};
+    return s3_object{
+        .url = fmt::format("{}://{}/{}", scheme_of(of), bucket, name), .size = *size, .etag = written.etag};
 }
 
 // What is behind a code, where its message does not say it.
@@ -106,9 +108,16 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 6> advice{
      {"InvalidToken", "check AWS_SESSION_TOKEN"},
      {"RequestTimeTooSkewed", "set this machine's clock"}}};
 
+constexpr std::array<std::pair<std::string_view, std::string_view>, 4> advice_of_google{
+    {{"AccessDenied",
+      "check the identity and that it has storage.objects.get there, and storage.objects.list for lists"},
+     {"AuthenticationRequired", "the token has expired or is wrong; get a new one"},
+     {"SignatureDoesNotMatch", "check the secret of the HMAC key"},
+     {"RequestTimeTooSkewed", "set this machine's clock"}}};
+
 }  // namespace
 
-std::optional<listing_page> parse_listing(std::string_view xml, std::string_view bucket, std::string& why)
+std::optional<listing_page> parse_listing(std::string_view xml, std::string_view bucket, std::string& why, store of)
 {
     auto written = read_page(xml);
     // Some servers leave out what is false.
@@ -125,7 +134,7 @@ std::optional<listing_page> parse_listing(std::string_view xml, std::string_view
     if (!says_end || written.truncated.empty())
         page.next = std::move(written.next);
     for (auto const& each : written.objects) {
-        auto object = object_of(each, written.encoding == "url", bucket);
+        auto object = object_of(each, written.encoding == "url", bucket, of);
         if (!object) {
             why = fmt::format("its answer has an object without key or size: key \"{}\", size \"{}\"",
                               each.key.substr(0, 200), each.size.substr(0, 200));
@@ -153,15 +162,17 @@ std::optional<refusal> parse_refusal(std::string_view body)
     return said.code.empty() ? std::nullopt : std::optional{std::move(said)};
 }
 
-std::string words_of(refusal const& said)
+std::string words_of(refusal const& said, store of)
 {
     auto words = said.message.empty() ? said.code : fmt::format("{}: {}", said.code, said.message);
     if (!said.server_time.empty())
         words += fmt::format(" The time is {} here, {} there", said.request_time, said.server_time);
-    for (auto const& [code, what] : advice) {
-        if (code == said.code)
-            words += fmt::format("; {}", what);
-    }
+    auto const add = [&](auto const& table) {
+        for (auto const& [code, what] : table)
+            if (code == said.code)
+                words += fmt::format("; {}", what);
+    };
+    of == store::google ? add(advice_of_google) : add(advice);
     return words;
 }
 

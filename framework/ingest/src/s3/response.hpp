@@ -10,6 +10,8 @@
 
 #include <gpurx/ingest/s3.hpp>
 
+#include "location.hpp"
+
 namespace gpurx::ingest::detail::s3 {
 
 struct listing_page {
@@ -18,8 +20,8 @@ struct listing_page {
 };
 
 // Parses a page. Keys are URL-encoded where it says so. Empty if it is not such a page; `why` then has the reason.
-[[nodiscard]] std::optional<listing_page> parse_listing(std::string_view xml, std::string_view bucket,
-                                                        std::string& why);
+[[nodiscard]] std::optional<listing_page> parse_listing(std::string_view xml, std::string_view bucket, std::string& why,
+                                                        store of = store::aws);
 
 struct refusal {
     std::string code;     // "NoSuchKey"
@@ -32,7 +34,7 @@ struct refusal {
 [[nodiscard]] std::optional<refusal> parse_refusal(std::string_view body);
 
 // Returns text for people, with advice if there is any.
-[[nodiscard]] std::string words_of(refusal const& said);
+[[nodiscard]] std::string words_of(refusal const& said, store of = store::aws);
 
 // Returns whether the credentials have expired, so that others may succeed.
 [[nodiscard]] bool is_about_expiry(refusal const& said) noexcept;

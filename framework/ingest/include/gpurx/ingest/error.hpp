@@ -13,7 +13,7 @@ namespace gpurx::ingest {
 /// @brief Errors of the ingest library itself.
 enum class errc {
     // ---- HTTP ----
-    /// @brief The text is not a usable URL of http, https, s3 or hf.
+    /// @brief The text is not a usable URL of http, https, s3, gs or hf.
     bad_url = 1,
     /// @brief The response is not HTTP/1.1, or its header is larger than 16 KiB.
     bad_response,

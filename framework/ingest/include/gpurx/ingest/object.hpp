@@ -28,7 +28,7 @@ class source;
 ///
 /// The memory is that of a GPU or of the host.
 ///
-/// URLs of http, https, s3 and hf name objects of servers. A URL of the scheme `file` with an absolute path names a
+/// URLs of http, https, s3, gs and hf name objects of servers. A URL of the scheme `file` with an absolute path names a
 /// file. Text that is not a URL is the path of a file. A file uses nothing of the session.
 ///
 /// @par Order of calls
@@ -61,6 +61,7 @@ class source;
 /// - Servers must speak HTTP/1.1 with `Content-Length`. The library uses ranges if the server serves them.
 /// - Objects of S3 have URLs `s3://BUCKET/KEY`, and the library signs each request (gpurx/ingest/s3.hpp). Public and
 ///   pre-signed http and https URLs work too.
+/// - Objects of Google Cloud Storage have URLs `gs://BUCKET/OBJECT`.
 /// - Files of Hugging Face's hub have URLs `hf://ORG/MODEL@REVISION/FILE`. The revision is `main` by default. Write a
 ///   slash of it as `%2F`. `HF_ENDPOINT` names a mirror of the hub.
 /// - The library follows redirects, except from https to http.
@@ -265,11 +266,11 @@ struct file_list {
 /// The operation needs no session: it uses its own connections on the host. It leaves out objects and files with names
 /// that lead elsewhere, such as those with "..".
 ///
-/// @param directory Path of a directory, `s3://BUCKET/DIRECTORY/`, or `hf://ORG/MODEL@REVISION/DIRECTORY/`. A missing
-///   slash at the end is added.
+/// @param directory Path of a directory, `s3://BUCKET/DIRECTORY/`, likewise of gs, or
+///   `hf://ORG/MODEL@REVISION/DIRECTORY/`. A missing slash at the end is added.
 /// @param recursive Whether the list includes the files of directories below it.
-/// @param options Options. For S3 as in async_list_s3(). For the hub `attempts`, `deadline`, `timeout`, `tls`,
-///   `headers` and `bearer` apply.
+/// @param options Options. For s3 and gs as in async_list_s3(). For the hub `attempts`, `deadline`, `timeout`, `tls`,
+///   `headers`, `bearer` and `credentials` apply.
 /// @returns The files.
 /// @throws system_error See Errors.
 ///

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief Objects of S3, `s3://BUCKET/KEY`: servers, credentials and lists.
+/// @brief Objects of S3, `s3://BUCKET/KEY`, and of Google Cloud Storage, `gs://BUCKET/OBJECT`.
 ///
 /// The class object loads them (gpurx/ingest/object.hpp).
 #pragma once
@@ -24,6 +24,11 @@ namespace gpurx::ingest {
 /// - the instance metadata service, version 2.
 ///
 /// If credentials expire, the library renews them five minutes earlier.
+///
+/// For gs:// URLs, the library speaks Google's XML API. The server is `endpoint`, or `STORAGE_EMULATOR_HOST`, or
+/// Google's own. The first of these that is set authenticates: fetch_options::credentials, HMAC keys of `profile`,
+/// fetch_options::bearer, fetch_options::fallback_credentials. Otherwise requests are unsigned. Nothing else of the
+/// environment applies.
 struct s3_options {
     /// @brief URL of the server. The buckets are below it.
     ///
@@ -62,7 +67,7 @@ struct s3_options {
 
 /// @brief An object that async_list_s3() found (gpurx/ingest/http.hpp).
 struct s3_object {
-    std::string url;         ///< URL: `s3://BUCKET/KEY`.
+    std::string url;         ///< URL: `s3://BUCKET/KEY` or `gs://BUCKET/OBJECT`.
     std::uint64_t size = 0;  ///< Size in bytes.
     std::string etag;        ///< ETag as the server wrote it, with its quotes.
 };
