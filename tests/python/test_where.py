@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import boto3
@@ -15,6 +16,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from ranges import Server, running
+from test_credentials import Google
+from test_gcs import serving_gcs, stand_for_google_auth
 from test_s3 import bucket as bucket  # a fixture
 from tls import make_identity, serving
 
@@ -74,7 +77,8 @@ class Places:
         }
         client = boto3.client("s3", region_name="us-east-1", endpoint_url=endpoint, aws_access_key_id="id", aws_secret_access_key="secret")
         signed = client.generate_presigned_url("get_object", Params={"Bucket": "models", "Key": f"llama/{WHOLE}"})
-        self.given = {"gpurx": gpurx, "token": "secret", "presigned_url": signed}
+        self.given = {"gpurx": gpurx, "token": "secret", "presigned_url": signed, "google_credentials": Google()}
+        self.given["boto3"] = SimpleNamespace(Session=lambda profile_name: boto3.Session("id", "secret", region_name="us-east-1"))
 
     def run(self, line: str) -> Any:
         for text, stands_for in self.texts.items():
@@ -92,7 +96,11 @@ def places(bucket: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pl
         patch.setenv("SSL_CERT_FILE", str(identity[0]))
         patch.setenv("HF_ENDPOINT", secure.url(""))
         patch.setenv("HF_TOKEN", "secret")
-        yield Places(plain, mirror, secure, identity[0], directory, bucket)
+        stand_for_google_auth(patch, Google())
+        everything = Places(plain, mirror, secure, identity[0], directory, bucket)
+        with serving_gcs(directory / "models") as google:
+            patch.setenv("STORAGE_EMULATOR_HOST", google)
+            yield everything
 
 
 @pytest.mark.parametrize("line", [line for line in LINES if "safe_open" in line], ids=lambda line: re.sub(r"^.*?\(|, .pt.*", "", line))
@@ -104,8 +112,10 @@ def test_a_line_opens_the_model(line: str, places: Places) -> None:
 
 def test_the_other_lines(places: Places) -> None:
     lists, fetches = [line for line in LINES if "safe_open" not in line]
-    assert places.run(lists) == places.run(lists.replace("hf://org/model@v1.0", "s3://models/llama/")) == sorted(ALL)
-    for line in (fetches, fetches.replace("s3://models/llama/", "hf://org/model")):
+    assert places.run(lists) == sorted(ALL)
+    for place in ("s3://models/llama/", "gs://models/llama/"):
+        assert places.run(lists.replace("hf://org/model@v1.0", place)) == sorted(ALL)
+    for line in (fetches, fetches.replace("s3://models/llama/", "hf://org/model"), fetches.replace("s3://", "gs://")):
         with gpurx.safe_open(places.run(line), "np") as file:
             assert file.keys() == sorted(TENSORS)
 

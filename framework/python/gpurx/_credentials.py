@@ -6,6 +6,7 @@ The engine calls supplier_of() and library() for a URL's scheme, and again befor
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import time
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ Supplied = tuple[str, str, str, list[tuple[str, str]], float | None]
 Supplier = Callable[[str], Supplied]
 
 NONE: Supplied = ("", "", "", [], None)
+GOOGLE_SCOPE = "https://www.googleapis.com/auth/devstorage.read_only"
 AZURE_SCOPE = "https://storage.azure.com/.default"
 AZURE_VERSION = "2024-11-04"  # requests with a token need one
 # Libraries renew their credentials themselves, if they are asked.
@@ -42,15 +44,28 @@ def library(profile: str) -> Supplier:
     """Return the function that the engine calls if it finds no credentials itself: it asks the cloud's library, if installed."""
 
     def ask(scheme: str) -> Supplied:
-        if scheme != "s3" or (botocore := _installed("botocore.session")) is None:
-            return NONE
-        found = botocore.Session(profile=profile or None).get_credentials()
+        library, found, how = _google() if scheme == "gs" else _botocore(profile)
         if found is None:
             return NONE
-        _native.note(f"{scheme}: botocore supplies the credentials ({found.method}), because gpurx finds none itself")
-        return _of_keys(found)
+        result = supplier_of(found)(scheme)
+        _native.note(f"{scheme}: {library} supplies the credentials ({how}), because gpurx finds none itself")
+        return result
 
     return ask
+
+
+def _botocore(profile: str) -> tuple[str, Any, str]:
+    botocore = _installed("botocore.session")
+    found = botocore.Session(profile=profile or None).get_credentials() if botocore else None
+    return "botocore", found, found.method if found else ""
+
+
+def _google() -> tuple[str, Any, str]:
+    auth, found = _installed("google.auth"), None
+    if auth:
+        with contextlib.suppress(auth.exceptions.DefaultCredentialsError):
+            found, _ = auth.default(scopes=[GOOGLE_SCOPE])
+    return "google.auth", found, type(found).__name__
 
 
 def _installed(name: str) -> Any:

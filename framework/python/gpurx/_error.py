@@ -51,7 +51,7 @@ class Error(RuntimeError):
         self.object = object
         self.kernel_message = kernel_message
         self.advice = advice
-        self.url = object if re.match(r"(https?|s3|hf)://", object) else ""
+        self.url = object if re.match(r"(https?|s3|gs|hf)://", object) else ""
         self.status = _status_in(advice) if self.code is IngestErrorCode.HTTP_STATUS else None
 
     def __str__(self) -> str:
