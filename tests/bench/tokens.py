@@ -26,6 +26,7 @@ LIMIT_SINGLE = 500
 LIMIT_LEFT_BEHIND = 0
 LIMIT_AGAIN = 0.20
 LIMIT_HALVES = 0.16
+LIMIT_CLOSE = 50_000
 LOOP = 40_000_000
 RACES = 9
 
@@ -109,6 +110,7 @@ class Samples:
         self.receive: dict[tuple[str, Traffic, str], list[Line]] = defaultdict(list)
         self.release: dict[tuple[str, Traffic, str], list[Line]] = defaultdict(list)
         self.calls: dict[tuple[str, Traffic, str], list[Line]] = defaultdict(list)
+        self.closes: dict[str, list[Line]] = defaultdict(list)
         self.calibration: list[Line] = []
 
     def add(self, text: str) -> None:
@@ -118,6 +120,8 @@ class Samples:
             self.calibration.append(line)
         elif kind == "done":
             print(f"tokens: {NAMES[line['tokens']]}: round {line['round']} done", file=sys.stderr, flush=True)
+        elif kind == "close" and line["round"] != "0":
+            self.closes[line["tokens"]].append(line)
         elif kind in ("receive", "release", "call") and line["round"] != "0":
             traffic = Traffic(line["page"], line["memory"], line["fragment"], line["flows"])
             into = {"receive": self.receive, "release": self.release, "call": self.calls}[kind]
@@ -244,8 +248,19 @@ def print_partial(costs: dict[tuple[Traffic, str], dict[str, PartialCost]]) -> N
                  "per fragment left behind"], rows)
 
 
+def close_costs_of(samples: Samples) -> dict[str, Figure]:
+    return {kind: figure(int(line["instructions"]) for line in lines) for kind, lines in samples.closes.items()}
+
+
+def print_closes(costs: dict[str, Figure]) -> None:
+    print("\nclose() of a socket that has one page of 12,288, and has given back 4,607 others; with the reset that it sends; "
+          "instructions.\n")
+    print_table(["tokens", "median", "least", "most"],
+                [[NAMES[kind], *(f"{value:.0f}" for value in cost)] for kind, cost in costs.items()])
+
+
 def add_bars(report: Report, costs: dict[Traffic, dict[str, Cost]],
-             partial: dict[tuple[Traffic, str], dict[str, PartialCost]]) -> None:
+             partial: dict[tuple[Traffic, str], dict[str, PartialCost]], closes: dict[str, Figure]) -> None:
     worst_again, worst_single = ("", 0.0), ("", 0.0)
 
     def both(traffic: Traffic, kind: str, limit: float) -> None:
@@ -268,6 +283,7 @@ def add_bars(report: Report, costs: dict[Traffic, dict[str, Cost]],
     for (traffic, control), by_kind in partial.items():
         report.bar(Bar(f"a fragment left behind, owner / stock, {traffic}, control buffer of {control}",
                        by_kind["owner"].left_behind / by_kind["stock"].left_behind, "x", LIMIT_LEFT_BEHIND))
+    report.bar(Bar("close() with one of 12,288 pages out, owner", closes["owner"].median, " instructions", LIMIT_CLOSE))
     report.bar(Bar(f"DONTNEED of one owner token, worst of all ({worst_single[0]})", worst_single[1], " instructions",
                    LIMIT_SINGLE))
     report.bar(Bar(f"recvmsg + DONTNEED at 128 a call of pages that the socket has already / stock, worst of all "
@@ -315,12 +331,14 @@ def main() -> int:
     costs, partial = costs_of(samples, arguments.rounds), partial_costs_of(samples)
     print_costs(costs)
     print_partial(partial)
+    closes = close_costs_of(samples)
+    print_closes(closes)
     print_race(raced)
     print(f"\n{clock}\nmemory: huge pages, or scattered pages of 4 KiB; page-pool ring of 1024, fewer than there are pages\n")
     report = Report("tokens", {"rounds": arguments.rounds, "kernels": kernels, "exact": True})
     report.tables = tables_of(costs)
     if set(kernels) == set(KINDS):
-        add_bars(report, costs, partial)
+        add_bars(report, costs, partial, closes)
     else:
         print("tokens: bars compare stock with branch; not both ran, so none was looked at")
     status = report.finish()

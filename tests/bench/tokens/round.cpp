@@ -72,6 +72,21 @@ void round::drain()
     }
 }
 
+void round::close_with_one()
+{
+    receive();
+    check_kind();
+    flow& only = flows_.front();
+    release_unmeasured(only, only.tokens, 1);
+    linger const at_once{1, 0};
+    if (::setsockopt(only.socket.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once) != 0)
+        fail("SO_LINGER");
+    std::uint64_t const start = read_clock();
+    only.socket.reset();
+    std::uint64_t const instructions = read_clock() - start;
+    fmt::print("close {} instructions={}\n", label_, instructions);
+}
+
 void round::race()
 {
     auto const half = [this](std::size_t first) {
@@ -130,6 +145,8 @@ void round::receive()
             more = true;
         }
     }
+    if (what_.closed)
+        return;
     fmt::print("receive {} instructions={} fragments={} bytes={} calls={}\n", label_, instructions, fragments,
                what_.bytes * what_.flows, calls.size());
     if (what_.control != whole_control)

@@ -34,6 +34,7 @@ struct series {
     std::uint64_t bytes;  // of each flow
     batches released;     // each for a third of what was received
     bool raced;           // by two threads
+    bool closed;          // with one fragment not given back
 };
 
 class round {
@@ -46,6 +47,9 @@ class round {
     // Takes all of it, then gives back a third in batches of each size, and prints what that took. Throws
     // std::runtime_error at tokens that are not of the kind.
     void drain();
+    // Takes all of the only flow, gives back all but one fragment, and closes the socket such that it is gone at once.
+    // Prints what close() took. Throws like drain().
+    void close_with_one();
     // Each of two threads takes half of the flows: receives 128 fragments, gives them back, and so on. Prints how long
     // it took all in all.
     void race();
