@@ -10,7 +10,6 @@ build=${1:-$("$lab_dir/kernel.sh" branch)/build}
 work=$(mktemp -d)
 trap 'rm -r "$work"' EXIT
 
-# struct net_devmem_sk_table is known to that file alone.
 cat >"$work/sizes.c" <<'END'
 #include "../net/core/devmem_token.c"
 
@@ -20,7 +19,7 @@ SIZE_OF(net_iov);
 SIZE_OF(net_devmem_chunk);
 SIZE_OF(net_devmem_dmabuf_binding);
 SIZE_OF(net_devmem_tokens_out);
-SIZE_OF(net_devmem_sk_table);
+SIZE_OF(net_devmem_sk);
 SIZE_OF(net_devmem_user);
 SIZE_OF(xa_node);
 END

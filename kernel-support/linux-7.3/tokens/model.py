@@ -41,6 +41,11 @@ MUTATIONS = {
     "no reclaim": "pages stay out when their socket is closed",
     "reclaim all": "the pages of other sockets are taken back as well",
     "claim blindly": "a page is claimed that is out",
+    "keep both": "each of two packets of an skb keeps its reference of a page that is claimed for both",
+    "commit one": "a page that is claimed for two packets is committed for one",
+    "clean all": "a page that the user has is not kept when the log is cleaned",
+    "clean for good": "a page that is marked while the log is cleaned stays so",
+    "begin again": "the log begins again while pages are out",
     "look early": "a return reads the reference count before its compare-and-exchange, for want of an acquire",
 }
 SHARED = "shared tokens"  # their protocol; with a comma and a name, a mutation of it
@@ -64,6 +69,7 @@ class Socket:
     queue: tuple[bool, ...] = ()    # packets of the page; whether the skb is cloned
     pc: str = "idle"                # of the receiving thread
     claimed: bool = False
+    pair: bool = False              # for two packets that one skb has
     retried: bool = False
     holds: int = 0                  # array tokens that it was told
     tokens: int = 0                 # of its xarray
@@ -74,6 +80,7 @@ class Socket:
     taking: int = 0                 # the same from the page
     before: int = 0                 # the count that a commit has read
     seen: int = 0                   # the reference count, where a return has read it early
+    logged: bool = False            # the page is in the log of what was handed out
     closed: bool = False
 
 
@@ -136,24 +143,46 @@ def cancel(word: Word) -> Word:
     return Word(word.owner, False, word.out) if word.out else Word()
 
 
+def clean(state: State, number: int, broken: str) -> Iterator[State]:
+    """The log is full: mark what the user has, drop the rest, and take the marks off."""
+    one = state.sockets[number]
+    if one.pc == "cleaned":
+        left = state.word if broken == "clean for good" else cancel(state.word)
+        yield replace(state, word=left).having(number, pc="idle")
+    elif one.pc == "idle" and one.logged and not one.closed:
+        if state.word.owner == identity(number) and not state.word.pending:
+            marked = replace(state, word=replace(state.word, pending=True))
+            yield marked.having(number, pc="cleaned", logged=broken != "clean all")
+        else:
+            yield state.having(number, logged=False)
+
+
 def receive(state: State, number: int, broken: str) -> Iterator[State]:
     """recvmsg(): claim, tell the user, commit, free the skb."""
     one = state.sockets[number]
     mine = identity(number)
     handover = bool(one.queue) and (not one.queue[0] or broken == "shared handover")
+    tokens = 1 + one.pair
     if one.pc == "idle" and one.queue and not one.closed:
         claimed = claim(state.word, mine, broken)
         state = replace(state, word=claimed or state.word)
-        yield state.having(number, pc="told", claimed=claimed is not None)
+        logged = one.logged and one.received != one.returned and broken != "begin again"
+        told = state.having(number, pc="told", claimed=claimed is not None, logged=logged)
+        yield told
+        if claimed and one.queue == (False, False):
+            yield told.having(number, pair=True)
     elif one.pc == "told":
         # Either the control message was written ...
-        yield state.having(number, pc="reference", holds=one.holds + one.claimed)
+        pc = "pair" if one.pair and broken != "keep both" else "reference"
+        yield state.having(number, pc=pc, holds=one.holds + one.claimed * tokens)
         # ... or not, once
         if not one.retried:
             early = broken == "early reference" and handover
             undone = replace(state, word=cancel(state.word)) if one.claimed and broken != "no undo" and state.word.owner == mine else state
-            undone = undone.having(number, pc="idle", retried=True)
+            undone = undone.having(number, pc="idle", retried=True, pair=False)
             yield put(undone) if early and one.claimed else undone
+    elif one.pc == "pair":
+        yield replace(state, refs=state.refs - 1).having(number, pc="reference")
     elif one.pc == "reference":
         if one.claimed and broken == "commit blindly":
             yield state.having(number, pc="blind", before=state.word.out)
@@ -171,27 +200,28 @@ def receive(state: State, number: int, broken: str) -> Iterator[State]:
     elif one.pc == "commit":
         if one.claimed:
             if broken != "no pending":
-                state = replace(state, word=Word(mine, False, 1))
-            state = state.having(number, received=one.received + (broken != "uncounted"))
+                state = replace(state, word=Word(mine, False, 1 if broken == "commit one" else tokens))
+            state = state.having(number, received=one.received + (broken != "uncounted") * tokens, logged=True)
         else:
             state = state.having(number, tokens=one.tokens + 1)
         # An skb whose reference went to the user does not read the page any more
-        yield state.having(number, pc="eaten", queue=one.queue[1:]) if handover else state.having(number, pc="free")
+        yield state.having(number, pc="eaten", queue=one.queue[tokens:]) if handover else state.having(number, pc="free")
     elif one.pc == "spare":
-        state = state.having(number, pc="eaten", queue=one.queue[1:])
+        state = state.having(number, pc="eaten", queue=one.queue[tokens:])
         yield state if broken == "keep the spare" else put(state)
     elif one.pc == "free":
         state = state.having(number, pc="idle", queue=one.queue[1:], claimed=False)
         yield put_data(state) if one.queue[0] else put(state)
     elif one.pc == "eaten":
-        yield state.having(number, pc="idle", claimed=False)
+        yield state.having(number, pc="idle", claimed=False, pair=False)
 
 
 def again(state: State, number: int, out: int, handover: bool, broken: str) -> State:
     """Commit a page that the user has, and a reference on it: the skb keeps its own."""
-    received = state.sockets[number].received + (broken != "uncounted")
-    state = replace(state, word=Word(identity(number), False, out + 1))
-    return state.having(number, pc="spare" if handover else "free", received=received)
+    tokens = 1 + state.sockets[number].pair
+    received = state.sockets[number].received + (broken != "uncounted") * tokens
+    state = replace(state, word=Word(identity(number), False, out + tokens))
+    return state.having(number, pc="spare" if handover else "free", received=received, logged=True)
 
 
 def take(state: State, number: int) -> State:
@@ -242,7 +272,7 @@ def close(state: State, number: int, broken: str) -> Iterator[State]:
     after = state.having(number, closed=True, queue=(), tokens=0, holds=0)
     for _ in range(sum(one.queue)):
         after = put_data(after)
-    out = one.received - one.returned if broken != "no reclaim" and state.word.owner == identity(number) else 0
+    out = one.received - one.returned if broken != "no reclaim" and one.logged and state.word.owner == identity(number) else 0
     if out and broken == "close one" and state.word.out > 1:
         after = replace(after, word=replace(state.word, out=state.word.out - 1))
     elif out or broken == "reclaim all" and state.word.out and not state.word.pending:
@@ -256,6 +286,7 @@ def steps(state: State, broken: str) -> Iterator[State]:
     yield from look(state)
     for number in range(2):
         yield from receive(state, number, broken)
+        yield from clean(state, number, broken)
         yield from give_back(state, number, broken)
         yield from close(state, number, broken)
 
