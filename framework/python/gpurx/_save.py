@@ -63,7 +63,7 @@ def save_file(
     * metadata: texts for the header of the file.
     * part_size: bytes of a request to S3. `flows` of them are under way beside each other. S3 takes at least 5 MiB, and at
       most 10,000 parts of a file.
-    * options: see gpurx.Options. Writing uses those of S3, flows, timeout and attempts.
+    * options: see gpurx.Options. Writing uses those of S3, with the first endpoint_url, flows, timeout and attempts.
 
     The file appears with all of its bytes, or not at all. S3 compares the CRC32C of each part and of the whole, and gives it
     to readers; a failed part is sent again. Writing to S3 needs boto3, and takes credentials as boto3 finds them.

@@ -346,7 +346,7 @@ class StorageWriter(filesystem.FileSystemWriter):  # type: ignore[misc, unused-i
     * overwrite: replace a checkpoint in the directory. False: raise FileExistsError if there is one.
     * part_size: bytes of a request to S3, as for gpurx.save_file(). A rank holds `flows` + 1 of them.
     * single_file_per_rank, per_thread_copy_ahead: as for FileSystemWriter.
-    * options: see gpurx.Options. Writing uses those of S3, flows, timeout and attempts.
+    * options: see gpurx.Options. Writing uses them as gpurx.save_file() does.
 
     Every file appears with all of its bytes, and .metadata is the last one. A reader sees the last complete checkpoint until
     then, also if writers are killed: each save has names of its own. Afterwards the writer removes the files of earlier saves

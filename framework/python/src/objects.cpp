@@ -232,7 +232,6 @@ pending list_files(std::string directory, bool recursive, ingest::fetch_options 
 std::uint32_t crc32c_at(std::uintptr_t address, std::size_t size, std::uint32_t before)
 {
     without_gil const others_run;
-    // NOLINTNEXTLINE(performance-no-int-to-ptr): Python passes addresses as numbers
     return crc32c({reinterpret_cast<std::byte const*>(address), size}, before);
 }
 
