@@ -108,7 +108,11 @@ TEST_CASE("neither a mirror nor the target of a redirect gets supplied credentia
     options.s3.endpoint = other.url("");
     options.s3.anonymous = true;
     CHECK(fetch(in, first.url("/object"), options).bytes == object.bytes);
-    CHECK(std::ranges::all_of(first.requests(), [](auto const& each) { return has(each, "Bearer t1"); }));
+    options.mirrors.clear();
+    options.s3 = {.endpoint = first.url("")};
+    for (auto const* const url : {"s3://bucket/key", "gs://bucket/key"})
+        CHECK(fetch(in, url, options).bytes == object.bytes);
+    CHECK(std::ranges::all_of(first.requests(), [](auto const& each) { return has(each, "Bearer t"); }));
     auto const elsewhere = other.requests();
     CHECK(std::ranges::any_of(elsewhere, [](auto const& each) { return each.target == "/bucket/key"; }));
     CHECK(std::ranges::none_of(elsewhere, [](auto const& each) { return has(each, "Bearer"); }));
