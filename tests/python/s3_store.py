@@ -36,6 +36,7 @@ class Store(http.server.ThreadingHTTPServer):
         self.uploads: dict[str, tuple[str, dict[int, bytes]]] = {}
         self.lock = threading.Lock()
         self.requests: list[str] = []
+        self.signers: set[str] = set()  # access keys
         self.before: Callable[[str, int], object] = lambda what, number: None
         self.after: Callable[[str, int], object] = lambda what, number: None
 
@@ -63,7 +64,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if len(data) != size:
             raise ConnectionError
         what = f"{self.command} {' '.join(sorted({'uploads', 'uploadId', 'partNumber', 'list-type'} & query.keys()))}".strip()
+        signer = re.search("Credential=([^/]*)/", self.headers.get("Authorization", ""))
         with self.server.lock:
+            self.server.signers.add(signer[1] if signer else "")
             number = len(self.server.requests)
             self.server.requests.append(what)
         try:

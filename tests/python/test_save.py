@@ -52,6 +52,28 @@ def same(got: dict[str, Any], expected: dict[str, Any]) -> bool:
     return all(np.array_equal(got[name], one) and got[name].dtype == one.dtype for name, one in expected.items())
 
 
+def keys(name: str, **more: Any) -> dict[str, Any]:
+    return {"AccessKeyId": name, "SecretAccessKey": "secret of the program", "SessionToken": "token", **more}
+
+
+def test_credentials_of_the_program_replace_all_others(store: Store) -> None:
+    gpurx.save_file(URL, TENSORS, endpoint_url=store.endpoint, credentials=lambda: keys("own"))
+    assert store.signers == {"own"}
+    with pytest.raises(ValueError, match="writing to S3 needs keys"):
+        gpurx.save_file(URL, TENSORS, endpoint_url=store.endpoint, credentials=lambda: {"Authorization": "Bearer one"})
+    assert store.signers == {"own"}
+
+
+def test_credentials_of_the_program_are_renewed(store: Store) -> None:
+    """The first keys have ended by the first request."""
+    names = iter(["first", "second"])
+    ends = iter([1.0, 4e9])
+    gpurx.save_file(
+        URL, TENSORS, endpoint_url=store.endpoint, credentials=lambda: keys(next(names), Expiration=next(ends))
+    )
+    assert store.signers == {"second"}
+
+
 def test_a_file_of_this_machine(tmp_path: Path) -> None:
     path = tmp_path / "new/model.safetensors"
     gpurx.save_file(path, TENSORS, {"made": "for a test"})

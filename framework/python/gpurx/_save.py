@@ -66,7 +66,7 @@ def save_file(
     * options: see gpurx.Options. Writing uses those of S3, with the first endpoint_url, flows, timeout and attempts.
 
     The file appears with all of its bytes, or not at all. S3 compares the CRC32C of each part and of the whole, and gives it
-    to readers; a failed part is sent again. Writing to S3 needs boto3, and takes credentials as boto3 finds them.
+    to readers; a failed part is sent again. Writing to S3 needs boto3. Without `credentials`, boto3 looks for them.
 
     Raises gpurx.Error if S3 refuses, OSError of this machine, and TypeError or ValueError for what the format cannot hold,
     before a byte is written.

@@ -13,14 +13,18 @@ import io
 import os
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any
 
 from ._arguments import whole
+from ._credentials import OFTEN, supplier_of
 from ._error import error_of
 from ._locations import local_path, redacted
 from ._native import IngestErrorCode, crc32c
@@ -144,9 +148,44 @@ def _client_of(options: Mapping[str, Any]) -> Any:
     endpoint = options.get("endpoint_url") or None
     if not (endpoint is None or isinstance(endpoint, str)):
         endpoint = endpoint[0]
-    session = boto3.Session(profile_name=options.get("profile") or None, region_name=options.get("region") or None)
+    own = _session_of(options["credentials"]) if options.get("credentials") is not None else None
+    session = boto3.Session(
+        botocore_session=own,
+        profile_name=options.get("profile") or None,
+        region_name=options.get("region") or None,
+    )
     ca = options.get("ca")
     return session.client("s3", endpoint_url=endpoint, config=config, verify=os.fspath(ca) if ca else None)
+
+
+def _session_of(given: Any) -> Any:
+    """Return a session of botocore with the keys of `credentials=`, and no others."""
+    import botocore.session
+    from botocore.credentials import Credentials, RefreshableCredentials
+
+    ask = supplier_of(given)
+
+    def keys() -> tuple[dict[str, str | None], float | None]:
+        access, secret, token, headers, end = ask("s3")
+        if headers or not access or not secret:
+            raise ValueError("writing to S3 needs keys, and `credentials` supplies none")
+        return {"access_key": access, "secret_key": secret, "token": token or None}, end
+
+    def renewed() -> dict[str, str | None]:
+        found, end = keys()
+        until = datetime.fromtimestamp(time.time() + OFTEN if end is None else end, timezone.utc)
+        return {**found, "expiry_time": until.isoformat()}
+
+    def load_credentials() -> Any:
+        first, end = keys()
+        if end is None:
+            return Credentials(**first)
+        until = datetime.fromtimestamp(end, timezone.utc)
+        return RefreshableCredentials(**first, expiry_time=until, refresh_using=renewed, method="gpurx")
+
+    session = botocore.session.get_session()
+    session.register_component("credential_provider", SimpleNamespace(load_credentials=load_credentials))
+    return session
 
 
 @contextmanager

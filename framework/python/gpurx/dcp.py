@@ -353,7 +353,7 @@ class StorageWriter(filesystem.FileSystemWriter):  # type: ignore[misc, unused-i
     and parts of killed ones. Only one save at a time may write to a directory.
 
     S3 compares the CRC32C of each part and of each file, and StorageReader compares that of the file. A failed part is sent
-    again. Writing to S3 needs boto3, and takes credentials as boto3 finds them.
+    again. Writing to S3 needs boto3. Without `credentials`, boto3 looks for them.
     """
 
     def __init__(
