@@ -35,10 +35,21 @@ struct request_credentials {
 /// All objects and lists whose options have the same source share its results. So the function runs once, whatever the
 /// number of connections, and again before the credentials expire. Vaults and the libraries of clouds fit behind it:
 ///
-/// @code
-/// options.credentials = std::make_shared<credential_source>([](std::string_view) {
-///     auto const token = vault.token();
-///     return request_credentials{.headers = {{"Authorization", "Bearer " + token.text}}, .expires = token.end};
+/// @code{.cpp}
+/// #include <chrono>
+/// #include <fstream>
+/// #include <gpurx/ingest/http.hpp>
+/// #include <memory>
+/// #include <string>
+///
+/// // In a function
+/// gpurx::ingest::fetch_options options;
+/// options.credentials = std::make_shared<gpurx::ingest::credential_source>([](std::string_view) {
+///     std::string token;
+///     std::ifstream file{"/run/secrets/token"};
+///     std::getline(file, token);
+///     return gpurx::ingest::request_credentials{.headers = {{"Authorization", "Bearer " + token}},
+///                                               .expires = std::chrono::system_clock::now() + std::chrono::hours{1}};
 /// });
 /// @endcode
 ///
