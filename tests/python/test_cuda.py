@@ -4,15 +4,12 @@
 from __future__ import annotations
 
 import errno
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from capsules import IS_COPIED, Taken
-from conftest import kept_by_gpus, soon
+from conftest import soon
 from cuda import Driver
 
 import gpurx
@@ -154,25 +151,15 @@ def test_from_one_gpu_to_another(fake_gpu: Driver) -> None:
     taken.let_go()
 
 
-def copy_and_let_go() -> None:
-    kept_by_gpus()
-    driver = Driver()
-    one = on_gpu()
-    memory, streams = driver.mappings(), driver.streams()
-    Taken(one.__dlpack__(dl_device=(2, 1))).let_go()
-    assert soon(lambda: driver.mappings() == memory)
-    assert not soon(lambda: driver.streams() == streams, 0.3)
-    del one
-    assert soon(lambda: driver.streams() == streams - 1)
-
-
 def test_a_copys_stream_is_there_until_what_was_copied_has_gone(fake_gpu: Driver) -> None:
-    """The memory waits for what read it, and may be given up long after the copy.
-
-    In a process of its own: streams of earlier tests may just be going.
-    """
-    program = "import test_cuda; test_cuda.copy_and_let_go()"
-    subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parent, timeout=120, check=True)
+    """The memory waits for what read it, and may be given up long after the copy."""
+    one = on_gpu()
+    memory, streams = fake_gpu.mappings(), fake_gpu.streams()
+    Taken(one.__dlpack__(dl_device=(2, 1))).let_go()
+    assert soon(lambda: fake_gpu.mappings() == memory)
+    assert not soon(lambda: fake_gpu.streams() == streams, 0.3)
+    del one
+    assert soon(lambda: fake_gpu.streams() == streams - 1)
 
 
 def test_torch_takes_it(gpu: Driver) -> None:
