@@ -24,19 +24,9 @@ HERE = Path(__file__).resolve().parent
 Contenders = dict[str, Callable[[], Cost]]
 
 
-# Runs a program and prints CPU seconds, seconds and KiB of memory. Linux counts the memory of the process that starts a
-# program as the program's. This one has 10 MiB.
-MEASURE = """import json, os, sys, time
-quiet = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
-start = time.monotonic()
-child = os.posix_spawnp(sys.argv[1], sys.argv[1:], os.environ, file_actions=quiet)
-_, status, used = os.wait4(child, 0)
-print(json.dumps([used.ru_utime + used.ru_stime, time.monotonic() - start, used.ru_maxrss]))
-sys.exit(status != 0)"""
-
-
 def run(command: list[str]) -> Cost:
-    done = subprocess.run([sys.executable, "-S", "-c", MEASURE, *command], stdout=subprocess.PIPE, text=True, check=False)
+    measure = [sys.executable, "-S", HERE.parent / "ingest" / "measure.py", *command]
+    done = subprocess.run(measure, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
         sys.exit(f"ingest: {command[0]} failed")
     cpu, seconds, memory = json.loads(done.stdout)

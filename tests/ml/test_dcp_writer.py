@@ -16,8 +16,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from checkpoints import state as small_state
-from ranges import running
-from s3_store import Refused, Store
+from s3_store import Refused, Store, identity, store  # noqa: F401  # fixtures
 from test_dcp import equal, ranks, state
 from torch.distributed.checkpoint.api import CheckpointException
 
@@ -25,18 +24,6 @@ import gpurx
 import gpurx.dcp
 
 WHERE = "s3://checkpoints/step-1/"
-
-
-@pytest.fixture(autouse=True)
-def identity(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in dict(ACCESS_KEY_ID="id", SECRET_ACCESS_KEY="secret", CONFIG_FILE="/none").items():
-        monkeypatch.setenv(f"AWS_{name}", value)
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with running(one := Store()):
-        yield one
 
 
 def loaded(into: dict[str, Any], where: str, store: Store | None = None) -> dict[str, Any]:

@@ -10,10 +10,13 @@ import re
 import sys
 import threading
 import xml.etree.ElementTree as xml
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
+
+import pytest
+from ranges import running
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "ingest"))
 from crc import crc32c  # noqa: E402
@@ -152,3 +155,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
             if path.startswith(root + query["prefix"])
         ]
         return 200, {}, f"<L><IsTruncated>false</IsTruncated>{''.join(entries)}</L>".encode()
+
+
+@pytest.fixture(autouse=True)
+def identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in dict(ACCESS_KEY_ID="id", SECRET_ACCESS_KEY="secret", CONFIG_FILE="/none").items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with running(one := Store()):
+        yield one

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,7 @@ import safetensors.numpy
 from conftest import soon
 from cuda import Driver
 from moto.server import ThreadedMotoServer
-from ranges import running
-from s3_store import Refused, Store
+from s3_store import Refused, Store, identity, store  # noqa: F401  # fixtures
 
 import gpurx
 import gpurx.numpy
@@ -33,18 +31,6 @@ TENSORS: dict[str, Any] = {
     "nothing": np.zeros((0, 4), np.int32),
 }
 URL = "s3://models/a directory/model.safetensors"
-
-
-@pytest.fixture(autouse=True)
-def identity(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in dict(ACCESS_KEY_ID="id", SECRET_ACCESS_KEY="secret", CONFIG_FILE="/none").items():
-        monkeypatch.setenv(f"AWS_{name}", value)
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with running(one := Store()):
-        yield one
 
 
 def same(got: dict[str, Any], expected: dict[str, Any]) -> bool:

@@ -33,12 +33,6 @@ SHA256 = hashlib.sha256(DATA).hexdigest()
 SMALL = DATA[:300_007]
 # More than any disk here has free, less than file systems allow.
 HUGE = 1 << 43
-# Runs a program and prints the KiB of memory it had at most. Linux counts those of the process that starts it, so this one
-# is small.
-PEAK = """import os, sys
-_, status, used = os.wait4(os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ), 0)
-print(used.ru_maxrss)
-sys.exit(os.waitstatus_to_exitcode(status))"""
 
 LOCATIONS = """
     location /few/ { alias ROOT/; keepalive_requests 2; }
@@ -440,11 +434,12 @@ class Consumption(FetchTest):
         self.addCleanup((root / "large").unlink)
         command = [fetching.program, *fetching.options, server.url("large"), "--output", str(self.output), "--crc32c",
                    "always"]
-        done = subprocess.run([sys.executable, "-S", "-c", PEAK, *command], stdout=subprocess.PIPE, text=True, check=False,
-                              timeout=self.limit)
+        measure = [sys.executable, "-S", str(Path(fetching.__file__).with_name("measure.py")), *command]
+        done = subprocess.run(measure, stdout=subprocess.PIPE, check=False, timeout=self.limit)
         self.assertEqual(done.returncode, 0)
         self.assertEqual(self.output.stat().st_size, 300 << 20)
-        self.assertLess(int(done.stdout.split()[-1]), 64 << 10)
+        _, _, used = json.loads(done.stdout)
+        self.assertLess(used, 64 << 10)  # KiB
 
     def test_memory_size(self) -> None:
         self.check_undisturbed(server.url("object"), "--memory-size", "1MiB", "--chunk-size", "256KiB", data=DATA)
