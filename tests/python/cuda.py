@@ -12,16 +12,6 @@ from ctypes import byref, c_size_t, c_ulonglong, c_void_p
 _HOST_FUNCTION = ctypes.CFUNCTYPE(None, c_void_p)
 
 
-class _LiveCounts(ctypes.Structure):
-    _fields_ = [
-        (name, c_size_t)
-        for name in (
-            "contexts_retained contexts_created streams events device_allocations host_allocations host_registrations "
-            "vmm_handles vmm_reservations vmm_mappings libraries"
-        ).split()
-    ]
-
-
 class Driver:
     """Its primary context is current in the calling thread."""
 
@@ -101,14 +91,16 @@ class Driver:
 
     def mappings(self) -> int:
         """Pieces of memory that exist."""
-        return int(self._live().vmm_mappings)
+        count = self.calls._ZN9fake_cuda8mappingsEv
+        count.restype = c_size_t
+        return int(count())
 
-    def streams(self) -> int:
-        """That exist, those aside that only have work left."""
-        return int(self._live().streams)
-
-    def _live(self) -> _LiveCounts:
-        live = self.calls._ZN9fake_cuda4liveEv
-        live.restype = _LiveCounts
-        counts: _LiveCounts = live()
-        return counts
+    def streams(self) -> set[int]:
+        """The handles of those that exist. A handle is never used again."""
+        room = 4096
+        handles = (c_size_t * room)()
+        count = self.calls._ZN9fake_cuda7streamsEPP11CUstream_stm
+        count.restype = c_size_t
+        found = count(handles, c_size_t(room))
+        assert found <= room
+        return set(handles[:found])

@@ -505,6 +505,18 @@ std::size_t current_contexts()
     return context_stack().size();
 }
 
+std::size_t mappings()
+{
+    return live().vmm_mappings;
+}
+
+std::size_t streams(CUstream* handles, std::size_t room)
+{
+    auto const list = streams();
+    std::copy_n(list.begin(), std::min(list.size(), room), handles);
+    return list.size();
+}
+
 live_counts live()
 {
     return with_state([](state& s, guard&) {

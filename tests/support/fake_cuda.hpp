@@ -185,6 +185,9 @@ struct live_counts {
     friend bool operator==(live_counts const&, live_counts const&) = default;
 };
 [[nodiscard]] live_counts live();
+// For Python, which knows neither live_counts nor vectors. The second returns how many streams exist.
+[[nodiscard]] std::size_t mappings();
+[[nodiscard]] std::size_t streams(CUstream* handles, std::size_t room);
 
 // What the code under test did against CUDA's contract, in words: to be empty at the end of a test, and of a program.
 // Memory freed that queued work uses, a handle used after its context's end, a call without a context or with another
