@@ -103,7 +103,6 @@ void add_identity(CLI::App& app, gpurx::ingest::fetch_options& parsed)
     app.add_option("--ca", parsed.tls.ca_file, "File of the trusted authorities, instead of the system's");
     app.add_option("--cert", parsed.tls.certificate, "File of the client's certificate");
     app.add_option("--key", parsed.tls.key, "File of the certificate's key, if it is another");
-    app.add_flag("--kernel-tls", parsed.tls.in_kernel, "Have the kernel decrypt https, if it can");
     app.add_option_function<std::vector<std::string>>(
            "--header",
            [&parsed](std::vector<std::string> const& lines) {

@@ -85,8 +85,6 @@ void print_table(report const& report, std::FILE* to)
     line(to, "requests",
          fmt::format("{} on {} connections, {} retries", report.http.requests, report.http.connections,
                      report.http.retries));
-    if (report.url.starts_with("https:"))
-        line(to, "by the kernel", fmt::format("{} connections decrypted", report.http.kernel_tls));
     print_mirrors(to, report);
     if (report.crc32c)
         line(to, "CRC32C",
@@ -113,7 +111,6 @@ void print_json(report const& report, std::FILE* to)
           {"host", report.stats.host_bytes}}},
         {"requests", report.http.requests},
         {"connections", report.http.connections},
-        {"kernel_tls", report.http.kernel_tls},
         {"retries", report.http.retries},
         {"redirects", report.http.redirects},
         {"release_shortfalls", report.stats.release_shortfalls},

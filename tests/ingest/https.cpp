@@ -38,7 +38,6 @@ fetch_options trusting(file_with const& authority)
 {
     auto options = options_for_tests();
     options.tls.ca_file = authority.path();
-    options.tls.in_kernel = std::getenv("GPURX_TEST_KERNEL_TLS") != nullptr;
     return options;
 }
 
@@ -109,7 +108,6 @@ TEST_CASE("https: an object comes through several connections, each byte asked f
     CHECK(result.ranges);
     CHECK(result.stats.requests == (object.bytes.size() + 9'999) / 10'000);
     CHECK(result.stats.connections <= 3);
-    CHECK(result.stats.kernel_tls == (trusting(bed.ca).tls.in_kernel ? result.stats.connections : 0));
     CHECK(result.stats.retries == 0);
 }
 

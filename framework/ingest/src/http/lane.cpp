@@ -39,8 +39,6 @@ asio::awaitable<void> lane::async_connect()
     ++context_->counters.connections;
     try {
         co_await on_->async_connect(endpoints);
-        if (on_->is_decrypted_by_kernel())
-            ++context_->counters.kernel_tls;
     } catch (system_error const& failure) {
         if (!at_->from.proxy())
             throw;

@@ -35,13 +35,12 @@
 namespace gpurx::ingest::detail {
 
 struct http_counters {
-    std::atomic<std::uint64_t> requests{0}, connections{0}, kernel_tls{0}, retries{0}, redirects{0}, bytes{0};
+    std::atomic<std::uint64_t> requests{0}, connections{0}, retries{0}, redirects{0}, bytes{0};
 
     [[nodiscard]] fetch_stats read() const noexcept
     {
         return {.requests = requests,
                 .connections = connections,
-                .kernel_tls = kernel_tls,
                 .retries = retries,
                 .redirects = redirects,
                 .bytes_placed = bytes};

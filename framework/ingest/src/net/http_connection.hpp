@@ -47,8 +47,6 @@ class http_connection : public std::enable_shared_from_this<http_connection> {
     // Connects to the first endpoint that answers.
     [[nodiscard]] asio::awaitable<void> async_connect(std::vector<asio::ip::tcp::endpoint> const& to);
 
-    [[nodiscard]] bool is_decrypted_by_kernel() const noexcept { return wire_->is_decrypted_by_kernel(); }
-
     [[nodiscard]] asio::awaitable<void> async_send(std::string request);
     // Reads the next header, within `looks` eighths of the timeout. It skips interim responses (status 1xx).
     [[nodiscard]] asio::awaitable<answer> async_answer(unsigned looks = looks_per_timeout);

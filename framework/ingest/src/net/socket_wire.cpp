@@ -52,7 +52,6 @@ class socket_wire final : public wire {
     [[nodiscard]] bool at_hand() noexcept override;
     [[nodiscard]] bool is_quiet() override;
     [[nodiscard]] std::string why() const override;
-    [[nodiscard]] bool is_decrypted_by_kernel() const noexcept override { return session_ && session_->is_in_kernel(); }
     [[nodiscard]] bool may_pass() const noexcept override { return session_ && session_->may_pass(); }
     void close() noexcept override;
 
@@ -236,13 +235,8 @@ std::uint64_t socket_wire::arrived() const noexcept
     return session_ ? session_->arrived() : arrived_;
 }
 
-// The kernel keeps an incomplete record, which cannot be read yet.
 bool socket_wire::at_hand() noexcept
 {
-    if (session_ && session_->is_in_kernel()) {
-        pollfd waiting{.fd = socket_.native_handle(), .events = POLLIN, .revents = 0};
-        return ::poll(&waiting, 1, 0) > 0;
-    }
     error_code code;
     return socket_.available(code) > 0 && !code;
 }

@@ -7,7 +7,6 @@
 #include <openssl/ssl.h>
 #include <openssl/x509_vfy.h>
 #include <openssl/x509v3.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -238,13 +237,6 @@ BIO_METHOD const* socket_method()
     return method.get();
 }
 
-// The kernel needs it. TLS 1.2 has none.
-void note_secret(SSL const* ssl, char const* line)
-{
-    if (auto found = secret_in(line, "SERVER_TRAFFIC_SECRET_0"))
-        static_cast<tls_session::peer*>(SSL_get_app_data(ssl))->traffic = std::move(*found);
-}
-
 // ---- names ----
 
 std::string names_of(X509* certificate)
@@ -288,11 +280,8 @@ tls_context make_tls_context(tls_options const& options)
     SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
     SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
     SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
+    SSL_CTX_set_read_ahead(context, 1);
     SSL_CTX_set_default_read_buffer_len(context, read_ahead);
-    if (options.in_kernel)
-        SSL_CTX_set_keylog_callback(context, note_secret);
-    else
-        SSL_CTX_set_read_ahead(context, 1);
     SSL_CTX_set_default_passwd_cb(context, no_password);
     trust(context, options);
     introduce(context, options);
@@ -336,64 +325,20 @@ tls_session::step tls_session::handshake()
     ERR_clear_error();
     auto const result = SSL_do_handshake(ssl_.get());
     is_greeted_ = result == 1;
-    if (is_greeted_)
-        begin_reading();
     return outcome(result, 0);
-}
-
-// The kernel must get all bytes behind the handshake, so OpenSSL reads ahead from now on only.
-void tls_session::begin_reading()
-{
-    auto const may_kernel = SSL_CTX_get_keylog_callback(SSL_get_SSL_CTX(ssl_.get())) != nullptr;
-    if (may_kernel && SSL_has_pending(ssl_.get()) == 0)
-        kernel_ = kernel_tls::start(*ssl_, peer_->descriptor, std::move(peer_->traffic));
-    peer_->traffic = {};
-    if (!kernel_)
-        SSL_set_read_ahead(ssl_.get(), 1);
 }
 
 tls_session::step tls_session::read(host_span to)
 {
-    if (kernel_)
-        return read_by_kernel(to);
     ERR_clear_error();
     std::size_t bytes = 0;
     auto const result = SSL_read_ex(ssl_.get(), to.data(), to.size(), &bytes);
     return outcome(result, bytes);
 }
 
-tls_session::step tls_session::read_by_kernel(host_span to)
-{
-    using kind = kernel_tls::received::kind;
-    auto const came = kernel_->read(to);
-    peer_->arrived += came.bytes;
-    switch (came.what) {
-        case kind::ended:
-            return {.what = waits_for::nothing, .code = asio::error::eof};
-        case kind::alert:
-            if (came.number == SSL_AD_CLOSE_NOTIFY)
-                return {.what = waits_for::nothing, .code = asio::error::eof};
-            return failed(ERR_PACK(ERR_LIB_SSL, 0, SSL_AD_REASON_OFFSET + came.number));
-        case kind::unwanted:
-            return failed(ERR_PACK(ERR_LIB_SSL, 0, SSL_R_UNEXPECTED_MESSAGE));
-        case kind::data:
-            break;
-    }
-    if (is_for_later(came.number))
-        return {.what = waits_for::bytes, .code = {}};
-    // The kernel's words for records that break the rules.
-    if (came.number == EBADMSG || came.number == EMSGSIZE || came.number == EINVAL)
-        return failed(ERR_PACK(ERR_LIB_SSL, 0, SSL_R_DECRYPTION_FAILED_OR_BAD_RECORD_MAC));
-    return {.what = waits_for::nothing,
-            .code = error_code{came.number, boost::system::system_category()},
-            .bytes = came.bytes};
-}
-
 tls_session::step tls_session::write(asio::const_buffer from)
 {
     ERR_clear_error();
-    if (kernel_ && kernel_->owes_key_update() && SSL_key_update(ssl_.get(), SSL_KEY_UPDATE_NOT_REQUESTED) == 1)
-        kernel_->has_updated_key();
     std::size_t bytes = 0;
     auto const result = SSL_write_ex(ssl_.get(), from.data(), from.size(), &bytes);
     auto const done = outcome(result, bytes);
@@ -407,14 +352,6 @@ tls_session::step tls_session::last_words(step broken)
     std::byte unwanted{};
     auto const said = read({&unwanted, 1});
     return said.code == errc::tls_failure ? said : broken;
-}
-
-std::uint64_t tls_session::arrived() const noexcept
-{
-    int queued = 0;
-    if (kernel_)
-        static_cast<void>(::ioctl(peer_->descriptor, FIONREAD, &queued));
-    return peer_->shown = std::max(peer_->shown, peer_->arrived + static_cast<std::uint64_t>(queued));
 }
 
 tls_session::step tls_session::outcome(int result, std::size_t bytes)
@@ -438,11 +375,6 @@ tls_session::step tls_session::outcome(int result, std::size_t bytes)
     auto const code = ERR_peek_error();
     if (ERR_GET_REASON(code) == SSL_R_UNEXPECTED_EOF_WHILE_READING)
         return {.what = waits_for::nothing, .code = asio::error::eof};
-    return failed(code);
-}
-
-tls_session::step tls_session::failed(unsigned long code)
-{
     // The count includes this connection from the end of its handshake on.
     auto const others_are_sound = !is_greeted_ && SSL_CTX_sess_connect_good(SSL_get_SSL_CTX(ssl_.get())) > 0;
     may_pass_ =

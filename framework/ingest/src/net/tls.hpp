@@ -1,22 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // TLS by OpenSSL: the context of all connections of a download, and the TLS session of one connection. A TLS session
-// never waits: each step makes progress if it can, and returns the event to wait for. After the handshake the kernel
-// decrypts, if it can and the options have it so.
+// never waits: each step makes progress if it can, and returns the event to wait for.
 #pragma once
 
 #include <boost/asio/buffer.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include <gpurx/error.hpp>
 #include <gpurx/ingest/tls.hpp>
 #include <gpurx/views.hpp>
-
-#include "kernel_tls.hpp"
 
 struct ssl_ctx_st;  // OpenSSL's SSL_CTX
 struct ssl_st;      // OpenSSL's SSL
@@ -44,10 +40,8 @@ class tls_session {
     [[nodiscard]] step read(host_span to);
     [[nodiscard]] step write(asio::const_buffer from);
 
-    // Returns whether the kernel decrypts.
-    [[nodiscard]] bool is_in_kernel() const noexcept { return kernel_.has_value(); }
-    // Received bytes, with those that the kernel has not decrypted yet.
-    [[nodiscard]] std::uint64_t arrived() const noexcept;
+    // Received bytes.
+    [[nodiscard]] std::uint64_t arrived() const noexcept { return peer_->arrived; }
     // Reason of the last failed step, for people.
     [[nodiscard]] std::string const& why() const noexcept { return why_; }
 
@@ -59,26 +53,19 @@ class tls_session {
     struct peer {
         int descriptor;
         std::uint64_t arrived = 0;
-        std::uint64_t shown = 0;  // most of arrived(): a record shrinks when the kernel decrypts it
         bool ended = false;
         int error = 0;
-        std::string names = {};   // names of its certificate, if it was rejected
-        tls_secret traffic = {};  // first secret for data, with TLS 1.3
+        std::string names = {};  // names of its certificate, if it was rejected
     };
 
   private:
-    void begin_reading();
-    [[nodiscard]] step read_by_kernel(host_span to);
     [[nodiscard]] step outcome(int result, std::size_t bytes);
-    // `code`: of OpenSSL's queue of errors.
-    [[nodiscard]] step failed(unsigned long code);
     [[nodiscard]] step last_words(step broken);
     void expect(std::string const& host);
 
     std::string host_;
     std::unique_ptr<peer> peer_;
     std::unique_ptr<ssl_st, void (*)(ssl_st*)> ssl_;
-    std::optional<kernel_tls> kernel_;  // after the handshake
     std::string why_;
     bool is_greeted_ = false;  // the handshake has succeeded
     bool may_pass_ = false;

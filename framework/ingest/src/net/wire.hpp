@@ -55,7 +55,6 @@ class wire {
     [[nodiscard]] virtual bool is_quiet() = 0;
     // More text about the last failure; empty if none.
     [[nodiscard]] virtual std::string why() const { return {}; }
-    [[nodiscard]] virtual bool is_decrypted_by_kernel() const noexcept { return false; }
     // Returns whether another connection may be spared the last failure of TLS.
     [[nodiscard]] virtual bool may_pass() const noexcept { return false; }
     virtual void close() noexcept = 0;

@@ -202,7 +202,6 @@ void add(fetch_stats& to, fetch_stats const& more)
 {
     to.requests += more.requests;
     to.connections += more.connections;
-    to.kernel_tls += more.kernel_tls;
     to.retries += more.retries;
     to.redirects += more.redirects;
     to.bytes_placed += more.bytes_placed;

@@ -261,7 +261,6 @@ using piece_consumer = std::function<asio::awaitable<void>(std::uint64_t offset,
 struct fetch_stats {
     std::uint64_t requests = 0;      ///< Requests sent.
     std::uint64_t connections = 0;   ///< Connections made.
-    std::uint64_t kernel_tls = 0;    ///< Of these, connections of https whose bytes the kernel decrypts.
     std::uint64_t retries = 0;       ///< Connections replaced after a failure or a temporary refusal.
     std::uint64_t redirects = 0;     ///< Redirects followed.
     std::uint64_t bytes_placed = 0;  ///< Bytes that have reached their destination, or the host.

@@ -30,13 +30,6 @@ struct tls_options {
     ///
     /// The library refuses a key that needs a password.
     std::string key;
-
-    /// @brief Whether the kernel decrypts after the handshake (kTLS), if it can.
-    ///
-    /// It needs the kernel's module `tls`, and AES-GCM or ChaCha20-Poly1305. Otherwise OpenSSL decrypts.
-    /// fetch_stats::kernel_tls counts the connections. Without a driver for the CPU's AES instructions (`aesni_intel`),
-    /// the kernel is several times slower than OpenSSL.
-    bool in_kernel = false;
 };
 
 }  // namespace gpurx::ingest
