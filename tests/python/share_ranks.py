@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank of test_distributed.py:  share_ranks.py RANK RANKS STORE URL CASE"""
+"""A rank of test_distributed.py, in a process that is forked with torch imported."""
 
 from __future__ import annotations
 
 import json
+import os
 import resource
-import sys
+import traceback
 import warnings
+from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -19,8 +21,8 @@ import torch.distributed as dist  # noqa: E402
 import gpurx  # noqa: E402
 import gpurx.distributed  # noqa: E402
 
-RANK, RANKS = int(sys.argv[1]), int(sys.argv[2])
-URL, CASE = sys.argv[4:]
+RANK, RANKS, URL = 0, 0, ""
+test: Connection[Any, Any]
 OPTIONS: dict[str, Any] = {"transport": "copy", "size": 1 << 20, "chunk_size": 1 << 18}
 
 
@@ -57,11 +59,11 @@ def shapes() -> dict[str, list[int]]:
 
 def all_of_it() -> None:
     plan = plan_of(shapes())
-    print("go", flush=True)
-    sys.stdin.readline()
+    test.send("go")
+    test.recv()
     loaded = gpurx.distributed.load(URL, plan, memory_limit=3 << 20, **OPTIONS)
-    print("done", flush=True)
-    sys.stdin.readline()
+    test.send("done")
+    test.recv()
     check(loaded, plan)
 
 
@@ -121,8 +123,8 @@ def failing() -> None:
 
 def with_whole_tensors() -> None:
     """A model of two linear layers and an embedding, which each rank cuts for itself."""
-    print("go", flush=True)
-    sys.stdin.readline()
+    test.send("go")
+    test.recv()
     parts, order = {}, []
     for name, whole in gpurx.distributed.tensors(URL, memory_limit=60 << 20, **OPTIONS):
         order.append(name)
@@ -133,11 +135,11 @@ def with_whole_tensors() -> None:
         else:
             parts[name] = whole.clone()
             whole.zero_()  # no other rank sees it
-    print("done", flush=True)
-    sys.stdin.readline()
+    test.send("done")
+    test.recv()
     checksums = [int(one.reshape(-1).view(torch.uint8).long().sum()) for name, one in sorted(parts.items()) if "other" in name]
     assert torch.equal(gpurx.distributed.load(URL, {"norm": ...}, **OPTIONS)["norm"], parts["norm"])
-    print(json.dumps([order, checksums, logits(parts).tolist()]), flush=True)
+    test.send([order, checksums, logits(parts).tolist()])
 
 
 def logits(parts: dict[str, Any]) -> Any:
@@ -183,8 +185,8 @@ def of_small_files() -> None:
     wanted = gpurx.distributed._wanted
 
     def opened(*arguments: Any) -> Any:
-        print("opened", flush=True)
-        sys.stdin.readline()
+        test.send("opened")
+        test.recv()
         return wanted(*arguments)
 
     plan = {name: ... for name in shapes()}
@@ -202,9 +204,22 @@ def twice() -> None:
         raise AssertionError
 
 
-dist.init_process_group("gloo", init_method=f"file://{sys.argv[3]}", rank=RANK, world_size=RANKS)
-{one.__name__: one for one in (all_of_it, on_two_nodes, under_a_limit, failing, with_whole_tensors, stopping, twice, of_small_files)}[CASE]()
-dist.barrier()
-# Without this torch's threads of the group can abort a rank whose peer has ended before it.
-dist.destroy_process_group()
-print(json.dumps("ok"), flush=True)
+CASES = (all_of_it, on_two_nodes, under_a_limit, failing, with_whole_tensors, stopping, twice, of_small_files)
+
+
+def run(connection: Connection[Any, Any], rank: int, ranks: int, store: str, url: str, case: str) -> None:
+    """Sends what the case says, and "ok" or a traceback."""
+    global RANK, RANKS, URL, test
+    RANK, RANKS, URL, test = rank, ranks, url, connection
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    try:
+        dist.init_process_group("gloo", init_method=f"file://{store}", rank=RANK, world_size=RANKS)
+        {one.__name__: one for one in CASES}[case]()
+        dist.barrier()
+        # Without this torch's threads of the group can abort a rank whose peer has ended before it.
+        dist.destroy_process_group()
+        test.send("ok")
+    except BaseException:
+        test.send(traceback.format_exc())
+        raise

@@ -3,18 +3,20 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import json
 import math
+import multiprocessing
 import os
 import struct
-import subprocess
-import sys
 import types
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext, ForkServerProcess, SpawnContext, SpawnProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -38,46 +40,73 @@ def server() -> Iterator[Server]:
         yield one
 
 
-def start(case: str, ranks: int, url: str, directory: Path) -> list[subprocess.Popen[str]]:
+class Rank(NamedTuple):
+    process: ForkServerProcess | SpawnProcess
+    connection: Connection[Any, Any]
+
+
+@functools.cache
+def forks() -> ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch.distributed"])  # which takes seconds to import
+    return context
+
+
+def start(
+    case: str, ranks: int, url: str, directory: Path, by: ForkServerContext | SpawnContext | None = None
+) -> list[Rank]:
     if importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed")
-    program = str(Path(__file__).with_name("share_ranks.py"))
-    arguments = [str(ranks), str(directory / "store"), url, case]
-    return [
-        subprocess.Popen(
-            [sys.executable, program, str(rank), *arguments], text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env=os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
-        )
-        for rank in range(ranks)
-    ]  # fmt: skip
+    running = []
+    context = by or forks()
+    for rank in range(ranks):
+        ours, theirs = context.Pipe()
+        arguments = (theirs, rank, ranks, str(directory / "store"), url, case)
+        process = context.Process(target=forked, args=arguments, daemon=True)
+        process.start()
+        theirs.close()
+        running.append(Rank(process, ours))
+    return running
 
 
-def finish(running: list[subprocess.Popen[str]]) -> list[list[str]]:
+def forked(*arguments: Any) -> None:
+    importlib.import_module("share_ranks").run(*arguments)
+
+
+def said(by: Rank) -> Any:
+    if not by.connection.poll(120):
+        return "nothing in 120 s"
+    try:
+        return by.connection.recv()
+    except EOFError:
+        by.process.join()
+        return f"exit code {by.process.exitcode}"
+
+
+def finish(running: list[Rank]) -> list[list[Any]]:
     """Returns what each still says."""
-    told = []
+    told: list[list[Any]] = []
     try:
         for one in running:
-            told.append(one.communicate(timeout=120))
+            told.append([said(one)])
+            while not isinstance(told[-1][-1], str):
+                told[-1].append(said(one))
     finally:
         for one in running:
-            one.kill()
-    assert [one.returncode for one in running] == [0] * len(running), "\n".join(errors for _, errors in told)
-    return [text.splitlines() for text, _ in told]
+            one.process.kill()
+            one.process.join()
+    assert [lines[-1] for lines in told] == ["ok"] * len(running), "\n".join(lines[-1] for lines in told)
+    return told
 
 
-def wait_for_all(running: list[subprocess.Popen[str]], says: str) -> None:
+def wait_for_all(running: list[Rank], says: str) -> None:
+    told = [said(one) for one in running]
+    assert told == [says] * len(running), "\n".join(told)
+
+
+def let_go_on(running: list[Rank]) -> None:
     for one in running:
-        assert one.stdout
-        if one.stdout.readline().strip() != says:
-            finish(running)
-
-
-def let_go_on(running: list[subprocess.Popen[str]]) -> None:
-    for one in running:
-        assert one.stdin
-        one.stdin.write("\n")
-        one.stdin.flush()
+        one.connection.send(None)
 
 
 TENSORS = {
@@ -124,7 +153,8 @@ def test_no_rank_has_more_memory_than_was_declared(server: Server, tmp_path: Pat
         header[name] = {"dtype": "U8", "shape": [rows, 4096], "data_offsets": [begin, begin + len(data[-1])]}
     text = json.dumps(header).encode()
     server.files["m"] = b"".join([struct.pack("<Q", len(text)), text, *data])
-    finish(start("under_a_limit", 2, server.url("m"), tmp_path))
+    # In processes of their own: the limit is on the heap as a program has it.
+    finish(start("under_a_limit", 2, server.url("m"), tmp_path, multiprocessing.get_context("spawn")))
 
 
 def test_what_goes_wrong_on_one_rank_is_an_error_on_all(server: Server, tmp_path: Path) -> None:
@@ -183,7 +213,7 @@ def test_a_machine_fetches_whole_tensors_once_and_its_ranks_compute_the_same(ser
         wait_for_all(running, "done")
         read = sum(last + 1 - first for first, last in server.ranges)
         let_go_on(running)
-        answers[ranks] = [json.loads(lines[0]) for lines in finish(running)]
+        answers[ranks] = [lines[0] for lines in finish(running)]
         # The first rank alone finds the files, once for tensors() and once for load(): no rank has another revision.
         assert [path for path in server.paths if path.endswith(".json")] == ["model/model.safetensors.index.json"] * 2
         assert once * 0.99 < read <= once * 1.02, ranks

@@ -120,11 +120,6 @@ def test_the_package_itself(tmp_path: Path) -> None:
     mypy(config, "-p", "gpurx", directory=Path(gpurx.__file__).parents[1])
 
 
-def test_a_program_that_uses_it(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(PROGRAM)
-    mypy("--strict", "program.py", directory=tmp_path)
-
-
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
     for name, text in {"program.py": BY_FRAMEWORK, "other.py": PROGRAM, **STUBS}.items():
@@ -133,8 +128,8 @@ def programs(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_framework_gives_the_type_of_tensors(programs: Path) -> None:
-    mypy("--strict", "program.py", directory=programs)
+def test_programs_that_use_it(programs: Path) -> None:
+    mypy("--strict", "program.py", "other.py", directory=programs)
 
 
 def test_pyright_sees_the_same(programs: Path) -> None:
