@@ -297,25 +297,28 @@ def test_an_interrupted_load_writes_no_more(places: dict[str, Any], server: Serv
 
 
 def test_places_stay_until_the_load_is_over(places: dict[str, Any], server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpurx import _into, _wait
+    from gpurx import _into
 
     url, options = places["url"]
     into = like()
     array = weakref.ref(into["embedding"])
-    # As by a second Ctrl-C: nobody waits for the end of the operation.
-    monkeypatch.setattr(_wait, "_give_up", lambda waiting: None)
+
+    def interrupted(_: Any) -> None:
+        raise KeyboardInterrupt
+
     with gpurx.safe_open(url, "np", **options) as file:
         server.stalls = True
         steps = file._tensors_into(into)
         waiting = next(steps)
-        with pytest.raises(KeyboardInterrupt):
+        # By a second Ctrl-C, too: nobody waits for the end of the operation.
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(_into, "_wait_for_all", interrupted)
             steps.throw(KeyboardInterrupt())
         del into, steps
         gc.collect()
         assert array() is not None
-        waiting.operation.cancel()
         waiting.operation.wait()
         server.stalls = False
         file.get_tensors(into=like())
         gc.collect()
-        assert array() is None and not _into._abandoned
+        assert array() is None and not _into._in_use

@@ -99,7 +99,13 @@ def test_small_ones_come_beside_each_other(server: Server, session: gpurx.Sessio
         assert server.most_answering <= FLOWS and server.most_paths == 2
 
 
-@pytest.mark.parametrize("load", [gpurx.safe_open.get_tensors, lambda file: dict(iter(file))], ids=["all", "each"])
+def into_arrays(file: gpurx.safe_open) -> Any:
+    return file.get_tensors(into={name: np.empty_like(one) for name, one in TENSORS.items()})
+
+
+@pytest.mark.parametrize(
+    "load", [gpurx.safe_open.get_tensors, lambda file: dict(iter(file)), into_arrays], ids=["all", "each", "into"]
+)
 def test_all_of_small_files_come_beside_each_other(load: Any, server: Server, session: gpurx.Session) -> None:
     with gpurx.safe_open(server.url(INDEX), "np", session=session, flows=FLOWS) as file:
         assert soon(lambda: server.open == 0)

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._convert import FORMAT_TYPES, is_torch, type_name
 from ._native import Operation, Tensor
-from ._wait import Steps, result_of
+from ._wait import Steps, results_of
 
 if TYPE_CHECKING:
     from ._files import Entry
@@ -114,15 +115,29 @@ def _named(names: list[str]) -> str:
     return ", ".join(f"'{name}'" for name in names[:_MOST_NAMES]) + more
 
 
-# What interrupted calls left: the library may still write there.
-_abandoned: list[tuple[Operation, Any]] = []
+# Operations that may still write there. An interrupted call leaves its own for the next one.
+_in_use: dict[Operation, Any] = {}
 
 
-def filled(operation: Operation, tell: Callable[[], object] | None, keeps: Any) -> Steps[None]:
-    """Wait for an operation that writes to the memory of `keeps`, which stays until the operation is over."""
-    _abandoned[:] = [one for one in _abandoned if not one[0].is_over()]
+def filled(starts: Sequence[Callable[[], Operation]], tell: Callable[[], object] | None, keeps: Any) -> Steps[None]:
+    """Start operations that write to the memory of `keeps`, and wait for them. It stays until they are over."""
+    started: list[Operation] = []
+
+    def noted(start: Callable[[], Operation]) -> Operation:
+        started.append(start())
+        _in_use[started[-1]] = keeps
+        return started[-1]
+
     try:
-        yield from result_of(operation, tell)
+        yield from results_of([partial(noted, one) for one in starts], len(starts), tell)
     finally:
-        if not operation.is_over():
-            _abandoned.append((operation, keeps))
+        _wait_for_all(started)
+        for one in list(_in_use):
+            if one.is_over():
+                _in_use.pop(one, None)
+
+
+def _wait_for_all(operations: list[Operation]) -> None:
+    """Wait in the calling thread: they are over or cancelled, so it is soon."""
+    for one in operations:
+        one.wait()

@@ -246,11 +246,13 @@ class Model(Generic[T]):
         if self._files.is_for_gpu:
             raise ValueError("into takes memory of the host, and `device` is a GPU: open the files with device='cpu'")
         places = places_in(into, entries, self._files.name)
+
+        def start(group: list[Entry]) -> Operation:
+            there = [(entry.number, places[entry.name].address) for entry in group]
+            return self._files.file(group[0].file).fetch_into(there, can_wait=True)
+
         with self._telling() as tell:
-            for group in groups(iter(entries), 1 << 62, 1 << 62):
-                there = [(entry.number, places[entry.name].address) for entry in group]
-                operation = self._files.file(group[0].file).fetch_into(there)
-                yield from filled(operation, tell, places)
+            yield from filled([partial(start, one) for one in groups(iter(entries), 1 << 62, 1 << 62)], tell, places)
 
     def _part(self, entry: Entry, part: Part) -> Steps[Any]:
         if (fetched := self._pop((entry.name, part))) is not None:

@@ -265,7 +265,8 @@ pending start_fetching(opened const& self, std::vector<std::size_t> indices, boo
 }
 
 // `places`: numbers of tensors, and addresses on the host of as many bytes. They stay until the operation is over.
-pending start_fetching_into(opened const& self, std::vector<std::pair<std::size_t, std::uintptr_t>> const& places)
+pending start_fetching_into(opened const& self, std::vector<std::pair<std::size_t, std::uintptr_t>> const& places,
+                            bool can_wait)
 {
     std::uint64_t bytes = 0;
     std::vector<ingest::placement> wanted;
@@ -275,11 +276,12 @@ pending start_fetching_into(opened const& self, std::vector<std::pair<std::size_
         if (one.size != 0)
             wanted.push_back({one.offset, {memory_kind::host, address, one.size}});
     }
-    auto mine = self->turn_for(bytes, false);
+    auto mine = self->turn_for(bytes, can_wait);
+    auto hurry = hurrying(mine);
     auto started = operation_of<bool>::start([self, mine = std::move(mine), wanted = std::move(wanted)]() mutable {
         return self->async_fetch_into(std::move(wanted), std::move(mine));
     });
-    return {std::move(started), [](bool) { return nb::none(); }};
+    return {std::move(started), [](bool) { return nb::none(); }, std::move(hurry)};
 }
 
 // First index, count and step of each dimension.
@@ -325,7 +327,7 @@ void bind_tensor_file(nb::module_& module)
         .def_prop_ro("size", [](tensor_file const& self) { return self.from().size(); })
         .def_prop_ro("bytes_placed", [](tensor_file const& self) { return self.from().bytes_placed(); })
         .def("fetch", &start_fetching, nb::arg("indices"), nb::arg("together") = false, nb::arg("can_wait") = false)
-        .def("fetch_into", &start_fetching_into, nb::arg("places"))
+        .def("fetch_into", &start_fetching_into, nb::arg("places"), nb::arg("can_wait") = false)
         .def("fetch_part", &start_fetching_part, nb::arg("index"), nb::arg("extents"), nb::arg("shape"),
              nb::arg("can_wait") = false);
     nb::class_<flow_budget>(module, "FlowBudget")
