@@ -30,6 +30,9 @@ void read_documents(std::string_view text)
     why.clear();
     auto const found = s3::parse_credentials(text, why);
     check(found ? s3::are_usable(*found) : !why.empty());
+    why.clear();
+    auto const role = s3::parse_assumed_role(text, why);
+    check(role ? s3::are_usable(*role) : !why.empty());
     auto const said = s3::parse_refusal(text);
     check(!said || !s3::words_of(*said).empty());
     auto const nothing = [](std::string_view) { return std::string{}; };

@@ -15,11 +15,13 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 import fetching
 from fetching import FetchTest
@@ -185,6 +187,123 @@ class WhoAsks(S3Test):
         self.check("s3://models/expired/once/key", data=DATA)
         self.assertEqual(self.counted()["asked for container-id"], before + 2)
         self.check_denied("s3://models/expired/key", "ExpiredToken")
+
+
+class Sts(ThreadingHTTPServer):
+    """STS, which takes each token once and writes the next one to the file. `says`: its first answers, in place of others."""
+
+    def __init__(self, token: Path, lifetime: int) -> None:
+        super().__init__(("127.0.0.1", 0), StsHandler)
+        self.token, self.lifetime = token, lifetime
+        self.asked: list[dict[str, str]] = []
+        self.says: list[tuple[int, str, str]] = []
+        self.ends = threading.Event()
+        token.write_text("web-token-0\n")
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class StsHandler(BaseHTTPRequestHandler):
+    server: Sts
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def answer(self, status: int, text: str, location: str = "") -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        if location:
+            self.send_header("Location", location)
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def do_POST(self) -> None:
+        sts, body = self.server, self.rfile.read(int(self.headers["Content-Length"])).decode()
+        sts.asked.append(dict(parse_qsl(body, strict_parsing=True)) | {"": self.path})
+        if sts.says:
+            status, code, location = sts.says.pop(0)
+            if not status:  # silence
+                sts.ends.wait()
+                return None
+            return self.answer(status, f"<ErrorResponse><Error><Code>{code}</Code><Message>of STS</Message></Error></ErrorResponse>", location)
+        if sts.asked[-1]["WebIdentityToken"] != sts.token.read_text().strip():
+            return self.answer(400, "<ErrorResponse><Error><Code>ExpiredTokenException</Code></Error></ErrorResponse>")
+        sts.token.write_text(f"web-token-{len(sts.asked)}\n")
+        end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + sts.lifetime))
+        return self.answer(200, "<A xmlns='https://sts.amazonaws.com/doc/2011-06-15/'><R><Credentials><AccessKeyId>short-id</AccessKeyId>"
+                                f"<SecretAccessKey>short-secret</SecretAccessKey><SessionToken>short-token</SessionToken>"
+                                f"<Expiration>{end}</Expiration></Credentials></R></A>")
+
+
+class WebIdentity(S3Test):
+    def serve(self, lifetime: int = 3600) -> Sts:
+        sts = Sts(self.directory / "web token", lifetime)
+        threading.Thread(target=sts.serve_forever, kwargs={"poll_interval": 0.02}).start()
+        self.addCleanup(sts.server_close)
+        self.addCleanup(sts.shutdown)
+        self.addCleanup(sts.ends.set)
+        os.environ.update(AWS_ROLE_ARN="arn:aws:iam::1:role/a+b", AWS_WEB_IDENTITY_TOKEN_FILE=str(sts.token), AWS_ENDPOINT_URL_STS=sts.url)
+        return sts
+
+    def test_sts_takes_the_token_for_keys(self) -> None:
+        sts = self.serve()
+        self.check("s3://models/key", "--chunk-size", "300KiB", data=DATA)
+        self.assertEqual(sts.asked, [{"": "/", "Action": "AssumeRoleWithWebIdentity", "Version": "2011-06-15",
+                                      "RoleArn": "arn:aws:iam::1:role/a+b", "RoleSessionName": "gpurx", "WebIdentityToken": "web-token-0"}])
+
+    def test_a_renewal_reads_the_file_of_the_token_again(self) -> None:
+        sts = self.serve(lifetime=60)  # so short that each request renews them
+        self.check("s3://models/key", "--chunk-size", "1MiB", "--flows", "1", data=DATA)
+        self.assertGreaterEqual(len(sts.asked), 3)
+        self.assertEqual([each["WebIdentityToken"] for each in sts.asked], [f"web-token-{n}" for n in range(len(sts.asked))])
+
+    def test_a_refusal_is_shown_and_no_other_identity_is_taken(self) -> None:
+        sts = self.serve()
+        del os.environ["AWS_EC2_METADATA_DISABLED"]
+        os.environ.update(AWS_CONTAINER_CREDENTIALS_FULL_URI=f"{root}/container/long", AWS_CONTAINER_AUTHORIZATION_TOKEN="agent-token",
+                          AWS_EC2_METADATA_SERVICE_ENDPOINT=root)
+        before = self.counted()
+        sts.says = [(403, "AccessDenied", "")]
+        self.check_denied("s3://models/key", sts.url, "403 Forbidden: AccessDenied: of STS")
+        self.assertEqual(len(sts.asked), 1)
+        sts.token.unlink()
+        self.check_denied("s3://models/key", str(sts.token), "cannot be read")
+        self.assertEqual((len(sts.asked), self.counted()), (1, before))
+
+    def test_it_is_asked_again_where_that_may_help(self) -> None:
+        sts = self.serve()
+        for says in [(503, "ServiceUnavailable", ""), (429, "x", ""), (400, "Throttling", ""), (400, "IDPCommunicationError", "")]:
+            with self.subTest(says):
+                sts.says, begun = [says, says], len(sts.asked)
+                self.check("s3://models/key", data=DATA)
+                self.assertEqual(len(sts.asked), begun + 3)
+        sts.says = [(503, "ServiceUnavailable", "")] * 3
+        self.check_denied("s3://models/key", "3 attempts", "ServiceUnavailable: of STS")
+
+    def test_the_token_follows_no_redirect_and_is_not_sent_in_the_clear(self) -> None:
+        sts = self.serve()
+        sts.says = [(307, "x", f"{sts.url}/other")]
+        self.check_denied("s3://models/key", "307")
+        self.assertEqual([each[""] for each in sts.asked], ["/"])
+        os.environ["AWS_ENDPOINT_URL_STS"] = "http://sts.invalid"
+        self.check_denied("s3://models/key", "must be https, or on this machine")
+
+    def test_the_deadline_ends_the_wait_for_sts(self) -> None:
+        sts = self.serve()
+        sts.says = [(0, "", "")] * 3
+        said = self.refused("s3://models/key", "--deadline", "1")
+        self.assertIn("no answer within", said)
+        self.assertNotIn("10000 ms", said)
+
+    def test_sts_over_https_by_the_authorities_of_the_environment(self) -> None:
+        """The strict server is no STS, but has a certificate."""
+        self.serve()
+        os.environ["AWS_ENDPOINT_URL_STS"] = f"{secure_root}/sts"
+        self.check_denied("s3://models/key", "certificate")
+        os.environ["AWS_CA_BUNDLE"] = authority
+        self.check_denied("s3://models/key", f"{secure_root}/sts", "501")
 
 
 class WhatServersSay(S3Test):

@@ -177,6 +177,17 @@ def test_botocore_is_asked_if_gpurx_finds_none_and_explain_says_so(bucket: Any, 
     assert met.value.code is gpurx.IngestErrorCode.NO_CREDENTIALS
 
 
+def test_moto_takes_a_web_identity(bucket: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    endpoint = without_own(monkeypatch)
+    bucket.put_object(Key="by/model.safetensors", Body=WHOLE)
+    token = tmp_path / "token"
+    token.write_text("web.identity.token")
+    for name, value in dict(ROLE_ARN="arn:aws:iam::123456789012:role/r", WEB_IDENTITY_TOKEN_FILE=token, ENDPOINT_URL_STS=endpoint).items():
+        monkeypatch.setenv(f"AWS_{name}", str(value))
+    monkeypatch.setitem(sys.modules, "botocore.session", None)
+    assert gpurx.load_safetensors("s3://models/by/model.safetensors").keys() == {"a"}
+
+
 def test_python_ends_while_the_function_runs(server: Server) -> None:
     """Python waits for it, so that no thread is cut in the middle of a call."""
     program = """if True:

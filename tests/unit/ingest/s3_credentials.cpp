@@ -292,14 +292,22 @@ TEST_CASE("s3: an unsupported profile ends the search for credentials")
     CHECK_FALSE(found_in({{"AWS_PROFILE", "half"}}, credentials_text, config_text).written);
 }
 
-TEST_CASE("s3: a role that is set is never replaced by keys of a profile or by the machine's role")
+TEST_CASE("s3: a web identity comes behind the environment's keys and before those of a profile")
 {
-    variables const pod{{"AWS_ROLE_ARN", "arn:aws:iam::1:role/r"}, {"AWS_WEB_IDENTITY_TOKEN_FILE", "/var/token"}};
+    variables pod{{"AWS_ROLE_ARN", "arn:aws:iam::1:role/r"},
+                  {"AWS_WEB_IDENTITY_TOKEN_FILE", "/var/token"},
+                  {"AWS_REGION", "eu-west-1"},
+                  {"AWS_CA_BUNDLE", "/lab.pem"}};
     for (auto const file : {std::string_view{}, credentials_text}) {
         auto const found = found_in(pod, file);
         CHECK_FALSE(found.written);
-        CHECK_FALSE(found.service);
-        CHECK_THAT(found.obstacle, ContainsSubstring("AWS_WEB_IDENTITY_TOKEN_FILE"));
+        REQUIRE(found.service);
+        CHECK(found.service->of == credential_service::kind::web_identity);
+        CHECK(found.service->url == "https://sts.eu-west-1.amazonaws.com");
+        CHECK(found.service->token_file == "/var/token");
+        CHECK(found.service->role == "arn:aws:iam::1:role/r");
+        CHECK(found.service->session_name == "gpurx");
+        CHECK(found.service->ca_file == "/lab.pem");
     }
     // As with AWS's tools, keys in the environment come first, and a profile that the program names.
     auto with_keys = pod;
@@ -307,12 +315,79 @@ TEST_CASE("s3: a role that is set is never replaced by keys of a profile or by t
     CHECK(found_in(with_keys).written);
     CHECK(found_in(pod, credentials_text, {}, "work").written);
 
+    constexpr std::string_view config =
+        "[profile work]\n"
+        "role_arn = work-role\n"
+        "web_identity_token_file = /of-work/token\n"
+        "role_session_name = work-session\n"
+        "services = lab\n"
+        "[services lab]\n"
+        "sts =\n"
+        "  endpoint_url = http://sts:9000\n";
+    auto const work = found_in(pod, credentials_text, config, "work").service;
+    REQUIRE(work);
+    CHECK(work->token_file == "/of-work/token");
+    CHECK(work->role == "work-role");
+    CHECK(work->session_name == "work-session");
+    CHECK(work->url == "http://sts:9000");
+    pod["AWS_PROFILE"] = "work";
+    pod["AWS_ROLE_SESSION_NAME"] = "pod-session";
+    pod["AWS_ENDPOINT_URL_STS"] = "https://pod.example.com";
+    auto const both = found_in(pod, {}, config).service;
+    REQUIRE(both);
+    CHECK(both->token_file == "/var/token");
+    CHECK(both->session_name == "pod-session");
+    CHECK(both->url == "https://pod.example.com");
+}
+
+TEST_CASE("s3: STS is that of the region, and the global one without a valid region")
+{
+    auto const sts = [](std::string const& region) {
+        return found_in({{"AWS_ROLE_ARN", "r"}, {"AWS_WEB_IDENTITY_TOKEN_FILE", "/t"}, {"AWS_REGION", region}})
+            .service->url;
+    };
+    CHECK(sts("cn-north-1") == "https://sts.cn-north-1.amazonaws.com.cn");
+    CHECK(sts("") == "https://sts.amazonaws.com");
+    CHECK(sts("other.example/") == "https://sts.amazonaws.com");
+}
+
+TEST_CASE("s3: a role that is set is never replaced by keys of a profile or by the machine's role")
+{
+    auto const no_role = found_in({{"AWS_WEB_IDENTITY_TOKEN_FILE", "/var/token"}}, credentials_text);
+    CHECK_FALSE(no_role.written);
+    CHECK_FALSE(no_role.service);
+    CHECK_THAT(no_role.obstacle, ContainsSubstring("/var/token") && ContainsSubstring("AWS_ROLE_ARN"));
     for (auto const* const way : {"role_arn = a", "web_identity_token_file = /f", "sso_session = s"}) {
         auto const found =
             found_in({{"AWS_PROFILE", "work"}}, credentials_text, fmt::format("[profile work]\n{}\n", way));
         CHECK_FALSE(found.written);
         CHECK_FALSE(found.service);
         CHECK_THAT(found.obstacle, ContainsSubstring("profile \"work\""));
+    }
+}
+
+TEST_CASE("s3: the answer of STS is read, and one without credentials is refused without its secrets")
+{
+    constexpr auto const* answer =
+        "<AssumeRoleWithWebIdentityResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\">"
+        "<AssumeRoleWithWebIdentityResult><SubjectFromWebIdentityToken>sub</SubjectFromWebIdentityToken>"
+        "<Credentials>{}<SecretAccessKey>hidden</SecretAccessKey><SessionToken> hidden-token\n</SessionToken>"
+        "<Expiration>{}</Expiration></Credentials></AssumeRoleWithWebIdentityResult>"
+        "</AssumeRoleWithWebIdentityResponse>";
+    auto const key = "<AccessKeyId>id</AccessKeyId>";
+    std::string why;
+    auto const found = parse_assumed_role(fmt::format(answer, key, "2026-11-23T12:00:00Z"), why);
+    REQUIRE(found);
+    CHECK(found->access_key == "id");
+    CHECK(found->secret_key == "hidden");
+    CHECK(found->session_token == "hidden-token");
+    CHECK(found->expires == noon);
+    auto const whole = fmt::format(answer, key, "2026-11-23T12:00:00Z");
+    for (auto const& text : {std::string{}, std::string{"<html>hidden</html>"}, whole.substr(0, whole.size() - 1),
+                             fmt::format(answer, "", "2026-11-23T12:00:00Z"), fmt::format(answer, key, "hidden")}) {
+        why.clear();
+        CHECK_FALSE(parse_assumed_role(text, why));
+        CHECK_THAT(why, ContainsSubstring("its answer") && !ContainsSubstring("hidden"));
     }
 }
 

@@ -44,12 +44,13 @@ std::string request_of(exchange const& what)
 {
     auto const is_passed_on = what.proxy && !what.to.secure;
     header_fields fields{{"Host", what.to.authority}, {"User-Agent", "gpurx"}, {"Connection", "close"}};
-    if (what.method == "PUT")
-        fields.push_back({"Content-Length", "0"});
+    if (what.method != "GET")
+        fields.push_back({"Content-Length", std::to_string(what.body.size())});
     auto more = what.fields;
     if (is_passed_on)
         std::ranges::move(proxy_fields(*what.proxy), std::back_inserter(more));
-    return request_text(what.method, is_passed_on ? in_absolute_form(what.to).target : what.to.target, fields, more);
+    return request_text(what.method, is_passed_on ? in_absolute_form(what.to).target : what.to.target, fields, more) +
+           what.body;
 }
 
 asio::awaitable<exchanged> converse(std::shared_ptr<http_connection> on, std::vector<asio::ip::tcp::endpoint> to,

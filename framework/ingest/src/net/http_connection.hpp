@@ -99,6 +99,7 @@ struct exchange {
     std::string method = "GET";
     url to;
     header_fields fields;                     // besides Host
+    std::string body = {};                    // of PUT and POST
     tls_context tls = {};                     // for https; null: one of the system's authorities
     std::optional<url> proxy = {};            // that forwards the request
     std::chrono::milliseconds limit{};        // for all of it

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <boost/asio/error.hpp>
 #include <boost/asio/ip/address.hpp>
 #include <boost/asio/this_coro.hpp>
@@ -16,6 +17,7 @@
 #include "../net/supplied.hpp"
 #include "../net/url.hpp"
 #include "program.hpp"
+#include "response.hpp"
 #include "sigv4.hpp"
 
 namespace gpurx::ingest::detail::s3 {
@@ -135,8 +137,9 @@ asio::awaitable<std::string> ask_once(exchange what, patience& with)
         with.is_there = true;
         if (head.status == 200)
             co_return body;
-        failure = status_text(head);
-        is_final = !head.is_temporary();
+        auto const said = parse_refusal(body);
+        failure = status_text(head) + (said ? fmt::format(": {}: {}", said->code, said->message) : "");
+        is_final = !head.is_temporary() && !(said && is_temporary(*said));
         wait = head.retry_after;
     } catch (system_error const& error) {
         failure = error.what();
@@ -153,6 +156,9 @@ asio::awaitable<std::string> ask(exchange what, patience& with)
                   with.deadline};
     for (;;) {
         std::optional<passing_error> failure;
+        auto const left =
+            std::chrono::ceil<std::chrono::milliseconds>(with.deadline - std::chrono::steady_clock::now());
+        what.limit = std::clamp(left, 1ms, what.limit);
         try {
             co_return co_await ask_once(what, with);
         } catch (passing_error const& error) {
@@ -162,10 +168,10 @@ asio::awaitable<std::string> ask(exchange what, patience& with)
     }
 }
 
-credentials taken_from(std::string const& document, std::string const& source)
+credentials taken_from(std::string const& document, std::string const& source, decltype(parse_credentials)& parse)
 {
     std::string why;
-    auto found = parse_credentials(document, why);
+    auto found = parse(document, why);
     if (!found)
         fail(source, why);
     return *found;
@@ -183,7 +189,7 @@ asio::awaitable<credentials> ask_container(credential_service at, patience with)
         what.fields.push_back({"Authorization", token});
     with.is_there = true;
     auto const document = co_await ask(std::move(what), with);
-    co_return taken_from(document, at.url);
+    co_return taken_from(document, at.url, parse_credentials);
 }
 
 // Version 2 of the service: who asks has to have got a token before.
@@ -202,7 +208,40 @@ asio::awaitable<credentials> ask_instance(std::string endpoint, patience with)
     auto const names = co_await ask(std::move(second), with);
     auto third = get(std::string{roles} + first_line_of(names));
     auto const document = co_await ask(std::move(third), with);
-    co_return taken_from(document, endpoint);
+    co_return taken_from(document, endpoint, parse_credentials);
+}
+
+// STS is another machine, and may be in another region.
+constexpr std::chrono::milliseconds time_for_sts = 10s;
+
+// The token proves an identity by itself. So it goes in a body, which no log of URLs has, and follows no redirect.
+asio::awaitable<credentials> ask_sts(credential_service at, patience with)
+{
+    auto const to = endpoint_at(at.url);
+    if (!to.secure && !is_near(to))
+        fail(at.url, "the endpoint of STS must be https, or on this machine, as it gets the token of a web identity");
+    auto const token = first_line_of(content_of(at.token_file));
+    if (token.empty())
+        fail(at.url, "the token file of the web identity, " + at.token_file + ", cannot be read, or is empty");
+    std::array<std::pair<std::string, std::string>, 5> const question{{{"Action", "AssumeRoleWithWebIdentity"},
+                                                                       {"Version", "2011-06-15"},
+                                                                       {"RoleArn", at.role},
+                                                                       {"RoleSessionName", at.session_name},
+                                                                       {"WebIdentityToken", token}}};
+    exchange what{.method = "POST",
+                  .to = to,
+                  .fields = {{"Content-Type", "application/x-www-form-urlencoded"}},
+                  .body = query_text(question),
+                  .limit = time_for_sts};
+    if (to.secure) {
+        what.proxy = proxy_for(to);
+        tls_options trusted;
+        trusted.ca_file = at.ca_file;
+        what.tls = make_tls_context(trusted);
+    }
+    with.is_there = true;
+    auto const document = co_await ask(std::move(what), with);
+    co_return taken_from(document, at.url, parse_assumed_role);
 }
 
 // A program needs no more time than this, unless it waits for a person.
@@ -226,7 +265,7 @@ asio::awaitable<credentials> ask_program(std::string command, patience with)
     }));
     if (failure)
         std::rethrow_exception(failure);
-    co_return taken_from(document, words.front());
+    co_return taken_from(document, words.front(), parse_credentials);
 }
 
 // Of a profile, as set_up() takes it. A file that is not there says nothing.
@@ -244,6 +283,8 @@ asio::awaitable<credentials> async_ask(credential_service at, patience with)
         return ask_program(std::move(at.url), with);
     if (at.of == credential_service::kind::container)
         return ask_container(std::move(at), with);
+    if (at.of == credential_service::kind::web_identity)
+        return ask_sts(std::move(at), with);
     return ask_instance(std::move(at.url), with);
 }
 

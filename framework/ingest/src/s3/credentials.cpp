@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <boost/algorithm/string/case_conv.hpp>
 #include <boost/beast/core/string.hpp>
 #include <boost/json/parse.hpp>
@@ -11,6 +12,9 @@
 #include <initializer_list>
 #include <locale>
 #include <utility>
+
+#include "location.hpp"
+#include "xml.hpp"
 
 namespace gpurx::ingest::detail::s3 {
 
@@ -42,7 +46,7 @@ bool is_utc(std::string_view rest) noexcept
     return rest == "Z" || rest == "+00:00";
 }
 
-constexpr std::string_view space = " \t\r\v\f";
+constexpr std::string_view space = " \t\r\n\v\f";
 
 bool is_space(char each) noexcept
 {
@@ -109,18 +113,37 @@ std::string unsupported(std::string const& place, std::string_view way)
         place, way);
 }
 
-// An identity that AWS's tools prefer to keys in the profile files.
-std::string role_in(environment const& variable, profile_file const& credentials_file, profile_file const& config_file,
-                    setup const& found, bool profile_was_named)
+// Finds an identity that AWS's tools prefer to keys in the profile files, or the obstacle. Each variable stands in for
+// the profile's setting of that name, unless the program has named the profile.
+void find_role(environment const& variable, profile_file const& credentials_file, profile_file const& config_file,
+               bool profile_was_named, std::string const& sts, setup& found)
 {
-    if (!profile_was_named && !variable("AWS_WEB_IDENTITY_TOKEN_FILE").empty())
-        return unsupported("the environment", "AWS_WEB_IDENTITY_TOKEN_FILE (as of a Kubernetes service account)");
-    for (auto const* const way : {"role_arn", "web_identity_token_file", "sso_session", "sso_start_url"}) {
-        if (!value_in(config_file, found.profile, way).empty() ||
-            !value_in(credentials_file, found.profile, way).empty())
-            return unsupported(fmt::format("profile \"{}\"", found.profile), way);
-    }
-    return {};
+    auto const of_profile = [&](std::string const& name) {
+        return first_of({value_in(config_file, found.profile, name), value_in(credentials_file, found.profile, name)});
+    };
+    auto const value = [&](std::string_view of_environment, std::string const& name) {
+        return first_of({profile_was_named ? std::string{} : variable(of_environment), of_profile(name)});
+    };
+    auto const place = fmt::format("profile \"{}\"", found.profile);
+    auto const token_file = value("AWS_WEB_IDENTITY_TOKEN_FILE", "web_identity_token_file");
+    auto const role = value("AWS_ROLE_ARN", "role_arn");
+    if (!of_profile("role_arn").empty() && of_profile("web_identity_token_file").empty())
+        found.obstacle = unsupported(place, "role_arn without web_identity_token_file");
+    else if (!token_file.empty() && role.empty())
+        found.obstacle = fmt::format("the token file {} has no role: set AWS_ROLE_ARN, or role_arn of {}",
+                                     printable(token_file, 1000), place);
+    else if (!token_file.empty())
+        found.service =
+            credential_service{.of = credential_service::kind::web_identity,
+                               .url = sts,
+                               .token_file = token_file,
+                               .role = role,
+                               .session_name = first_of({value("AWS_ROLE_SESSION_NAME", "role_session_name"), "gpurx"}),
+                               .ca_file = found.ca_bundle};
+    else
+        for (auto const* const way : {"sso_session", "sso_start_url"})
+            if (!of_profile(way).empty())
+                found.obstacle = unsupported(place, way);
 }
 
 std::string obstacle_in(profile_file const& credentials_file, profile_file const& config_file, std::string const& name)
@@ -140,8 +163,7 @@ std::optional<credential_service> program_of(profile_file const& credentials_fil
     auto command = first_of({value_in(config_file, name, way), value_in(credentials_file, name, way)});
     if (command.empty())
         return std::nullopt;
-    return credential_service{
-        .of = credential_service::kind::program, .url = std::move(command), .authorization = {}, .token_file = {}};
+    return credential_service{.of = credential_service::kind::program, .url = std::move(command)};
 }
 
 std::optional<credential_service> container_of(environment const& variable)
@@ -168,8 +190,16 @@ std::optional<credential_service> instance_of(environment const& variable)
                        : "http://169.254.169.254";
     while (endpoint.ends_with('/'))
         endpoint.pop_back();
-    return credential_service{
-        .of = credential_service::kind::instance, .url = std::move(endpoint), .authorization = {}, .token_file = {}};
+    return credential_service{.of = credential_service::kind::instance, .url = std::move(endpoint)};
+}
+
+std::optional<credentials> with_end(credentials found, std::string const& expiration, std::string& why)
+{
+    found.expires = parse_time(expiration);
+    if (are_usable(found) && (expiration.empty() || found.expires))
+        return found;
+    why = "its answer lacks a usable AccessKeyId or SecretAccessKey, or its Expiration is not a time";
+    return std::nullopt;
 }
 
 }  // namespace
@@ -197,13 +227,30 @@ std::optional<credentials> parse_credentials(std::string_view json, std::string&
         why = "its answer has a Version other than 1";
         return std::nullopt;
     }
-    auto const expiration = text_in(*fields, "Expiration");
-    found.expires = parse_time(expiration);
-    if (!are_usable(found) || (!expiration.empty() && !found.expires)) {
-        why = "its answer lacks a usable AccessKeyId or SecretAccessKey, or its Expiration is not a time";
+    return with_end(std::move(found), text_in(*fields, "Expiration"), why);
+}
+
+std::optional<credentials> parse_assumed_role(std::string_view xml, std::string& why)
+{
+    credentials found;
+    std::string expiration;
+    std::array<std::pair<std::string_view, std::string*>, 4> const fields{
+        {{"/Credentials/AccessKeyId", &found.access_key},
+         {"/Credentials/SecretAccessKey", &found.secret_key},
+         {"/Credentials/SessionToken", &found.session_token},
+         {"/Credentials/Expiration", &expiration}}};
+    xml_reader reader{xml};
+    while (reader.next()) {
+        for (auto const& [path, field] : fields) {
+            if (reader.path().ends_with(path))
+                *field = trimmed(reader.text());
+        }
+    }
+    if (!reader.is_whole() || found.session_token.empty()) {
+        why = "its answer is not one of AssumeRoleWithWebIdentity";
         return std::nullopt;
     }
-    return found;
+    return with_end(std::move(found), expiration, why);
 }
 
 bool are_usable(credentials const& found) noexcept
@@ -335,19 +382,24 @@ setup set_up(environment const& variable, profile_file const& credentials_file, 
                              value_in(config_file, name, "region"), value_in(credentials_file, name, "region")});
     auto const ignores_endpoints = first_of({variable("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"),
                                              value_in(config_file, name, "ignore_configured_endpoint_urls")});
-    if (!boost::beast::iequals(ignores_endpoints, "true"))
-        found.endpoint =
-            first_of({variable("AWS_ENDPOINT_URL_S3"), variable("AWS_ENDPOINT_URL"),
-                      value_in(config_file, "services " + value_in(config_file, name, "services"), "s3.endpoint_url"),
-                      value_in(config_file, name, "endpoint_url")});
+    auto const endpoint_of = [&](std::string_view of_environment, std::string const& of_services) {
+        if (boost::beast::iequals(ignores_endpoints, "true"))
+            return std::string{};
+        return first_of({variable(of_environment), variable("AWS_ENDPOINT_URL"),
+                         value_in(config_file, "services " + value_in(config_file, name, "services"), of_services),
+                         value_in(config_file, name, "endpoint_url")});
+    };
+    found.endpoint = endpoint_of("AWS_ENDPOINT_URL_S3", "s3.endpoint_url");
     found.ca_bundle = first_of({variable("AWS_CA_BUNDLE"), value_in(config_file, name, "ca_bundle")});
     found.style = first_of(
         {value_in(config_file, name, "s3.addressing_style"), value_in(credentials_file, name, "s3.addressing_style")});
     if (profile.empty())
         found.written = written_in(variable);
     if (!found.written)
-        found.obstacle = role_in(variable, credentials_file, config_file, found, !profile.empty());
-    if (!found.obstacle.empty())
+        find_role(variable, credentials_file, config_file, !profile.empty(),
+                  first_of({endpoint_of("AWS_ENDPOINT_URL_STS", "sts.endpoint_url"), aws_url("sts", found.region)}),
+                  found);
+    if (!found.obstacle.empty() || found.service)
         return found;
     if (!found.written)
         found.written = written_in(credentials_file, name);

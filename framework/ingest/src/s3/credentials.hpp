@@ -29,6 +29,9 @@ struct credentials {
 // and "Version": 1. If the result is empty, `why` has the reason, without secrets.
 [[nodiscard]] std::optional<credentials> parse_credentials(std::string_view json, std::string& why);
 
+// Parses the answer of STS to AssumeRoleWithWebIdentity. If the result is empty, `why` has the reason, without secrets.
+[[nodiscard]] std::optional<credentials> parse_assumed_role(std::string_view xml, std::string& why);
+
 // Returns whether no key is missing, and all that is sent is valid in a header.
 [[nodiscard]] bool are_usable(credentials const& found) noexcept;
 
@@ -56,11 +59,15 @@ struct profile_paths {
 
 // A service or a program that hands out credentials.
 struct credential_service {
-    enum class kind { program, container, instance };
+    enum class kind { program, container, instance, web_identity };
     kind of = kind::instance;
-    std::string url;            // of the document; of the service itself, for an instance; the command of a program
-    std::string authorization;  // for the field of that name; empty: none
-    std::string token_file;     // file with the authorization, read instead
+    // Of the document; of the service itself, for an instance and for STS; the command of a program.
+    std::string url;
+    std::string authorization = {};  // for the field of that name; empty: none
+    std::string token_file = {};     // file with the authorization, read instead; or with the web identity
+    std::string role = {};           // of a web identity: its ARN
+    std::string session_name = {};   // likewise
+    std::string ca_file = {};        // likewise; empty: the system's authorities
 };
 
 struct setup {
@@ -73,9 +80,9 @@ struct setup {
     std::optional<credential_service> service;  // used if none are written; empty: forbidden
     std::string obstacle;                       // reason if none are written: a profile needs an unsupported feature
 };
-// Returns the configuration in the order of AWS's tools: environment, the two files, a program, container, instance.
-// Another identity never stands in for one that is set and unsupported: that is an obstacle. If `profile` is not empty,
-// it overrides AWS_PROFILE and credentials in the environment, because the program has set it.
+// Returns the configuration in the order of AWS's tools: environment, web identity, the two files, a program,
+// container, instance. Another identity never stands in for one that is set and unsupported: that is an obstacle. If
+// `profile` is not empty, it overrides AWS_PROFILE and credentials in the environment, because the program has set it.
 [[nodiscard]] setup set_up(environment const& variable, profile_file const& credentials_file,
                            profile_file const& config_file, std::string const& profile = {});
 

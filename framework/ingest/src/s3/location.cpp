@@ -60,7 +60,7 @@ std::string root_of(std::string_view bucket, service const& at)
 {
     auto root = at.endpoint;
     if (root.empty())
-        root = "https://" + fmt::format("s3.{}.amazonaws.com{}", at.region, at.region.starts_with("cn-") ? ".cn" : "");
+        root = aws_url("s3", at.region);
     while (root.ends_with('/'))
         root.pop_back();
     if (!is_by_host(bucket, at))
@@ -93,6 +93,12 @@ bool is_region(std::string_view text) noexcept
     return !text.empty() && text.size() <= 63 && std::ranges::all_of(text, [](char each) {
         return (each >= 'a' && each <= 'z') || (each >= '0' && each <= '9') || each == '-';
     });
+}
+
+std::string aws_url(std::string_view service, std::string_view region)
+{
+    auto const zone = is_region(region) ? fmt::format(".{}", region) : std::string{};
+    return "https://" + fmt::format("{}{}.amazonaws.com{}", service, zone, zone.starts_with(".cn-") ? ".cn" : "");
 }
 
 void check(service const& at)

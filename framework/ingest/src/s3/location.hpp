@@ -40,6 +40,8 @@ struct service {
 
 // Returns whether the text can be a region. It becomes part of a host name.
 [[nodiscard]] bool is_region(std::string_view text) noexcept;
+// Returns the URL of one of AWS's services. It lacks the region if the text cannot be one.
+[[nodiscard]] std::string aws_url(std::string_view service, std::string_view region);
 // Throws gpurx::system_error, errc::bad_url, for an invalid endpoint or region. Empty ones are not set, and valid.
 void check(service const& at);
 

@@ -176,6 +176,13 @@ std::string words_of(refusal const& said, store of)
     return words;
 }
 
+bool is_temporary(refusal const& said) noexcept
+{
+    constexpr std::array<std::string_view, 4> codes{"Throttling", "ThrottlingException", "RequestLimitExceeded",
+                                                    "IDPCommunicationError"};
+    return std::ranges::find(codes, said.code) != codes.end();
+}
+
 bool is_about_expiry(refusal const& said) noexcept
 {
     return said.code == "ExpiredToken";

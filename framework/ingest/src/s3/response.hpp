@@ -36,6 +36,9 @@ struct refusal {
 // Returns text for people, with advice if there is any.
 [[nodiscard]] std::string words_of(refusal const& said, store of = store::aws);
 
+// Returns whether a later request may succeed, whatever the status says. STS answers 400 to too many requests.
+[[nodiscard]] bool is_temporary(refusal const& said) noexcept;
+
 // Returns whether the credentials have expired, so that others may succeed.
 [[nodiscard]] bool is_about_expiry(refusal const& said) noexcept;
 

@@ -19,6 +19,7 @@ namespace gpurx::ingest {
 ///
 /// The options never contain credentials. The library takes credentials from the first of these:
 /// - the environment: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`;
+/// - a role by a web identity: `AWS_ROLE_ARN`, `AWS_WEB_IDENTITY_TOKEN_FILE`, `AWS_ROLE_SESSION_NAME`, or the profile;
 /// - the profile: keys in `~/.aws/credentials`, the program of `credential_process`, or keys in `~/.aws/config`;
 /// - a container's agent;
 /// - the instance metadata service, version 2.
