@@ -23,8 +23,6 @@ namespace gpurx::ingest::detail {
 
 namespace {
 
-constexpr unsigned redirect_limit = 10;
-
 // Hosts that drop a second request, or answer it wrongly.
 recent_set<std::string>& hosts_to_ask_alone()
 {
@@ -161,14 +159,7 @@ void origin::learn_commit(answer const& head)
 
 void origin::redirect(answer const& head)
 {
-    if (++redirects_ > redirect_limit)
-        fail(errc::bad_redirect, from_, fmt::format("more than {} redirects", redirect_limit));
-    error_code code;
-    diagnostics why;
-    auto next = follow(from_, head.location, code, why);
-    if (code)
-        throw system_error{code, why};
-    from_ = std::move(next);
+    from_ = follow(from_, head.location, ++redirects_);
     endpoints_.clear();
     ++context_.counters.redirects;
 }

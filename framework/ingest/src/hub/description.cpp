@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "description.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <boost/asio/this_coro.hpp>
 #include <boost/json/parse.hpp>
@@ -24,7 +22,6 @@ namespace {
 using clock = std::chrono::steady_clock;
 
 constexpr std::size_t size_limit = std::size_t{16} << 20;
-constexpr unsigned redirect_limit = 10;
 
 struct question {
     url first;
@@ -51,7 +48,7 @@ std::chrono::milliseconds time_left(question const& of)
 asio::awaitable<exchanged> follow_to_answer(question& of)
 {
     auto to = of.first;
-    for (unsigned redirects = 0; redirects <= redirect_limit; ++redirects) {
+    for (unsigned redirects = 1;; ++redirects) {
         if (to.secure && of.tls == nullptr)
             of.tls = make_tls_context(of.options.tls);
         exchange what{.to = to,
@@ -64,13 +61,8 @@ asio::awaitable<exchanged> follow_to_answer(question& of)
         of.has_answered = true;
         if (!answer.head.is_redirect() || answer.head.location.empty())
             co_return answer;
-        error_code code;
-        diagnostics why;
-        to = follow(to, answer.head.location, code, why);
-        if (code)
-            throw system_error{code, why};
+        to = follow(to, answer.head.location, redirects);
     }
-    throw system_error{errc::bad_redirect, about(of, fmt::format("more than {} redirects", redirect_limit))};
 }
 
 asio::awaitable<description> ask(question& of)

@@ -15,6 +15,7 @@ namespace gpurx::ingest::detail {
 
 namespace {
 
+constexpr unsigned redirect_limit = 10;
 constexpr std::size_t shown_of_url = 2000;
 constexpr std::array<std::string_view, 3> literal_schemes{"s3://", "gs://", "hf://"};
 constexpr std::array<std::string_view, 3> harmless{"versionId", "partNumber", "download"};
@@ -310,6 +311,20 @@ url follow(url const& from, std::string_view location, error_code& code, diagnos
     why.advice = reference->has_userinfo() ? "it contains a user name"
                                            : "it leads from https to http: request the new URL directly";
     return {};
+}
+
+url follow(url const& from, std::string_view location, unsigned redirects)
+{
+    error_code code;
+    diagnostics why;
+    auto to = follow(from, location, code, why);
+    if (!code && redirects > redirect_limit) {
+        code = errc::bad_redirect;
+        why.advice = fmt::format("more than {} redirects", redirect_limit);
+    }
+    if (code)
+        throw system_error{code, why};
+    return to;
 }
 
 bool is_literal_url(std::string_view text) noexcept

@@ -37,6 +37,8 @@ struct url {
 // Returns the target of a response to a request for `from` with this Location. Never from https to http. Errors:
 // errc::bad_redirect.
 [[nodiscard]] url follow(url const& from, std::string_view location, error_code& code, diagnostics& why);
+// The same. Throws errors as system_error, also if `redirects`, the number of redirects with this one, is above 10.
+[[nodiscard]] url follow(url const& from, std::string_view location, unsigned redirects);
 
 // Returns the URL without user name and password, and with only the names of its query, because a pre-signed URL is
 // equivalent to a password. It keeps a version and a part number, which identify the object. In text that is not a URL,

@@ -28,7 +28,6 @@ constexpr std::size_t page_limit = std::size_t{16} << 20;
 constexpr std::size_t object_limit = 1'000'000;
 // A server may send pages without an object, of what has been deleted; of so many there is no end.
 constexpr unsigned empty_page_limit = 1000;
-constexpr unsigned redirect_limit = 10;
 
 struct listing {
     client& asked;
@@ -80,18 +79,6 @@ std::chrono::milliseconds time_for_page(listing const& of)
     return left < page_time ? std::chrono::ceil<std::chrono::milliseconds>(left) : page_time;
 }
 
-url target_of(listing const& of, url const& from, answer const& head, unsigned redirects)
-{
-    if (redirects > redirect_limit)
-        throw system_error{errc::bad_redirect, about(of, fmt::format("more than {} redirects", redirect_limit))};
-    error_code code;
-    diagnostics why;
-    auto to = follow(from, head.location, code, why);
-    if (code)
-        throw system_error{code, why};
-    return to;
-}
-
 // The answer of where it leads. A server elsewhere gets no signature.
 asio::awaitable<exchanged> follow_to_answer(listing& of, parameters query)
 {
@@ -113,7 +100,7 @@ asio::awaitable<exchanged> follow_to_answer(listing& of, parameters query)
         if (is_elsewhere(of, answer))
             to = of.asked.where(of.from.bucket, query);
         else if (!answer.head.location.empty())
-            to = target_of(of, to, answer.head, redirects);
+            to = follow(to, answer.head.location, redirects);
         else
             co_return answer;
     }
