@@ -10,12 +10,13 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . kernel-support/lab/lib.sh
 
-# Libraries that are linked into the extension or packed beside it.
+# Libraries that are linked into the extension or packed beside it. Those of Boost stand for its headers, too.
 libraries=(libssl.a libboost_json.so libboost_url.so libboost_container.so libfmt.so libisal.so libmnl.so)
 
 package_of() { dpkg-query -S "$(realpath "$(g++ -print-file-name="$1")")" | cut -d: -f1; }
 
-# licences ENVIRONMENT INTO: writes the licences and sources of everything that the wheel carries.
+# licences ENVIRONMENT INTO: writes the licences of everything that the wheel carries, and prints its sources: a library,
+# the kind of package, and the package with its version.
 licences() {
     local library package source
     command -v dpkg-query >/dev/null || die "build the wheel on Debian or Ubuntu: it carries the licences of their packages"
@@ -24,22 +25,41 @@ licences() {
         package=$(package_of "$library")
         source=$(dpkg-query -W -f '${source:Package}' "$package")
         cp "/usr/share/doc/$package/copyright" "$2/$source.txt"
-        dpkg-query -W -f "$library: $source \${source:Version} of $(os_release PRETTY_NAME), $source.txt\n" "$package" >>"$2/SOURCES.txt"
+        dpkg-query -W -f "$library deb/$(os_release ID) $source \${source:Version}\n" "$package"
     done
     cp /usr/share/common-licenses/LGPL-2.1 "$2/LGPL-2.1.txt"
     cp "$("$1/bin/python" -c 'import importlib.metadata as m; print(next(f.locate() for f in m.files("nanobind") if f.name == "LICENSE"))')" "$2/nanobind.txt"
+    "$1/bin/python" -c 'import importlib.metadata as m; print("nanobind pypi nanobind", m.version("nanobind"))'
 }
 
-# add WHEEL DIRECTORY: adds files. auditwheel later writes the list of files again.
+# add WHEEL LICENCES SOURCES: adds the licences, and an SBOM by CycloneDX (PEP 770). auditwheel later writes the list of
+# files again, and an SBOM of the Debian packages of its own.
 add() {
-    python3 - "$1" "$2" <<'PYTHON'
-import sys, zipfile
+    python3 - "$@" <<'PYTHON'
+import json, sys, zipfile
 from pathlib import Path
+from urllib.parse import quote
+
+def component(ref, name, version, **more):
+    return {"type": "library", "bom-ref": ref, "name": name, "version": version, "purl": ref, **more}
+
+carried = {}
+for line in Path(sys.argv[3]).read_text().splitlines():
+    library, kind, name, version = line.split()
+    ref = f"pkg:{kind}/{name}@{quote(version)}" + ("?arch=source" if kind != "pypi" else "")
+    licence = {"license": {"name": f"licenses/carried/{name}.txt"}}
+    one = carried.setdefault(ref, component(ref, name, version, licenses=[licence], properties=[]))
+    one["properties"].append({"name": "gpurx:library", "value": library})
 
 with zipfile.ZipFile(sys.argv[1], "a", zipfile.ZIP_DEFLATED) as wheel:
     information = next(name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")).rpartition("/")[0]
     for path in sorted(Path(sys.argv[2]).iterdir()):
         wheel.write(path, f"{information}/licenses/carried/{path.name}")
+    name, version = information.removesuffix(".dist-info").split("-")
+    own = component(f"pkg:pypi/{name}@{version}", name, version)
+    bill = {"bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1, "metadata": {"component": own},
+            "components": [*carried.values()], "dependencies": [{"ref": own["purl"], "dependsOn": [*carried]}]}
+    wheel.writestr(f"{information}/sboms/gpurx.cdx.json", json.dumps(bill, indent=1))
 PYTHON
 }
 
@@ -71,8 +91,8 @@ main() {
         -Ccmake.define.GPURX_WERROR=ON -Ccmake.define.GPURX_CUDA="$cuda" -Ccmake.define.GPURX_STATIC_OPENSSL=ON \
         -w "$work/raw" .
     raw=$(echo "$work"/raw/gpurx-*.whl)
-    licences "$environment" "$work/licences"
-    add "$raw" "$work/licences"
+    licences "$environment" "$work/licences" >"$work/sources"
+    add "$raw" "$work/licences" "$work/sources"
     python -m auditwheel repair -w "$work/repaired" "$raw" >"$work/log" 2>&1 || die "$(<"$work/log")"
     sdist=$(python -c 'import sys, scikit_build_core.build as b; print(b.build_sdist(sys.argv[1]))' "$work" 2>"$work/log" |
         tail -n 1) || die "$(<"$work/log")"

@@ -2,7 +2,7 @@
 """The installed wheel, with nothing but the standard library beside it, as tests/python/wheel.sh runs it:
 
 in_wheel.py load                a file from a server, also in an event loop, and one that is not there, with the libraries that the
-                                wheel carries
+                                wheel carries; and its list of them
 in_wheel.py trusts CERT KEY     a server with this certificate is one that this system trusts
 in_wheel.py refuses CERT KEY    it is not
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import importlib.metadata
 import json
 import os
 import re
@@ -92,10 +93,25 @@ def check_libraries() -> None:
     assert [path for path in mapped if Path(path).name.startswith("_native.abi3")], mapped
 
 
+def check_bill() -> None:
+    """The SBOM has each library beside the extension, and OpenSSL inside it, with its licence. auditwheel finds the same versions."""
+    files = {str(file).partition(".dist-info/")[2] or str(file): file for file in importlib.metadata.files("gpurx") or ()}
+    bill, other = (json.loads(files[f"sboms/{name}.cdx.json"].read_text()) for name in ("gpurx", "auditwheel"))
+    version = {each["value"]: one["version"] for one in bill["components"] for each in one["properties"]}
+    beside = {f"{found[1]}.so" for name in files if (found := re.match(r"gpurx\.libs/(\w+)-.*\.so", name))}
+    assert beside and {"libssl.a", "nanobind", *beside} <= version.keys(), (beside, version)
+    assert {one["version"] for one in other["components"] if one["name"] != "gpurx"} == {version[name] for name in beside}
+    for one in bill["components"]:
+        assert one["licenses"][0]["license"]["name"] in files, one
+    assert set(bill["dependencies"][0]["dependsOn"]) == {one["bom-ref"] for one in bill["components"]}
+    assert bill["metadata"]["component"]["version"] == importlib.metadata.version("gpurx")
+
+
 def main() -> None:
     match sys.argv[1:]:
         case ["load"]:
             check_libraries()
+            check_bill()
             with served() as url:
                 check(url)
                 asyncio.run(check_in_a_loop(url))

@@ -26,14 +26,13 @@ install() {
     printf '%s: installed in %d.%d s\n' "$("$1/bin/python" -V)" $((took / 1000000)) $((took / 100000 % 10))
 }
 
-# Another library would be one whose licence the wheel does not have, or of the machine that made it.
-check_carried() {
-    local wheel=$1 library licences
-    licences=$(unzip -p "$wheel" '*.dist-info/licenses/carried/SOURCES.txt')
-    for library in $(unzip -Z1 "$wheel" | sed -n 's|^gpurx.libs/\(lib[a-z0-9]*\)[-.].*|\1|p'); do
-        grep -q "^$library\.so: " <<<"$licences" || die "$wheel carries $library, but not its licence"
-    done
-    [[ $wheel == *-cp310-abi3-manylinux_* ]] || die "$wheel is not for every CPython from 3.10 on, and Linux"
+# check_metadata ENVIRONMENT: an index of packages takes both files, and the wheel is for every CPython from 3.10 on.
+check_metadata() {
+    layer "$1" "$work/twine"
+    "$1/bin/python" -m pip --python "$work/twine/bin/python" install --quiet --no-input --disable-pip-version-check \
+        --no-deps --only-binary=:all: --require-hashes -r tests/python/twine.txt
+    "$work/twine/bin/python" -m twine check --strict build/wheel/*
+    compgen -G 'build/wheel/gpurx-*-cp310-abi3-manylinux_*.whl' >/dev/null || die "no wheel for every CPython from 3.10 on"
 }
 
 # as_on_another_system PLACE CERT COMMAND...: where those whom it trusts are at PLACE, and nothing is where Debian has it.
@@ -98,7 +97,7 @@ main() {
     ./run wheel
     environment=$(tests/python/environment.sh)
     asked=$(tests/python/dependencies.sh)
-    check_carried build/wheel/gpurx-*.whl
+    check_metadata "$environment"
     tests/python/cpython.sh "${cpythons[@]}" >"$work/pythons"
     while read -r version python why; do
         if [[ $python == - ]]; then
