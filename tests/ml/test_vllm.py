@@ -209,11 +209,11 @@ def test_transformers_starts_from_the_url_alone(whole: Path, model: Path) -> Non
     import torch
     import transformers
 
-    import gpurx.torch
-
     config = transformers.AutoConfig.from_pretrained(whole)
-    weights = gpurx.torch.load_file(whole, transport="copy")
-    made = getattr(transformers, config.architectures[0]).from_pretrained(None, config=config, state_dict=weights)
+    with gpurx.safe_open(whole, "pt", transport="copy") as file:
+        file.prefetch(file.keys())
+        weights = {name: file.get_slice(name) for name in file.keys()}
+        made = getattr(transformers, config.architectures[0]).from_pretrained(None, config=config, state_dict=weights)
     tokens = torch.tensor([[1, 2, 3, 4, 5]])
     with torch.no_grad():
         expected = transformers.AutoModelForCausalLM.from_pretrained(model)(tokens).logits

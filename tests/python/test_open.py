@@ -545,6 +545,21 @@ def test_what_was_fetched_before_is_not_fetched_again(server: Server, session: g
         file.get_tensor("c")
 
 
+def test_a_slice_of_a_whole_tensor_is_the_tensor(server: Server, session: gpurx.Session, tmp_path: Path) -> None:
+    tensors = {name: RANDOM.standard_normal((100, 100)) for name in "ab"}
+    model = Model(safetensors.numpy.save(tensors), server, session, tmp_path)
+    with model.open("url", chunk_size=4096) as file:
+        for plan, take in (
+            (["a", "b"], lambda name: file.get_slice(name)[...]),
+            ([("a", ...), ("b", np.s_[:, 0:])], file.get_tensor),
+        ):
+            file.prefetch(plan)
+            assert np.array_equal(take("a"), tensors["a"])  # both arrive together
+            requests = server.requests
+            assert np.array_equal(take("b"), tensors["b"])
+            assert server.requests == requests
+
+
 @pytest.mark.parametrize("tensors", [{}, {"a": np.arange(8)}], ids=["empty", "not empty"])
 def test_a_closed_file_gives_nothing(
     tensors: dict[str, Any], server: Server, session: gpurx.Session, tmp_path: Path

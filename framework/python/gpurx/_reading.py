@@ -177,11 +177,12 @@ class Model(Generic[T]):
         names: list[Entry] = []
         parts: list[Piece] = []
         for one in plan:
-            if isinstance(one, str):
-                names.append(self._entry(one))
+            name, index = (one, ...) if isinstance(one, str) else one
+            entry = self._entry(name)
+            if (part := part_of(entry.shape, index)) == part_of(entry.shape, ...):
+                names.append(entry)
             else:
-                entry = self._entry(one[0])
-                parts.append((entry, part_of(entry.shape, one[1])))
+                parts.append((entry, part))
         with self._lock:
             wanted = [one for one in dict.fromkeys(names) if one.name not in self._fetched_before]
             pieces = [one for one in dict.fromkeys(parts) if (one[0].name, one[1]) not in self._fetched_before]
@@ -255,6 +256,8 @@ class Model(Generic[T]):
             yield from filled([partial(start, one) for one in groups(iter(entries), 1 << 62, 1 << 62)], tell, places)
 
     def _part(self, entry: Entry, part: Part) -> Steps[Any]:
+        if part == part_of(entry.shape, ...):
+            return (yield from self._tensor(entry.name))
         if (fetched := self._pop((entry.name, part))) is not None:
             return self._convert((yield from self._take((entry.name, part), fetched)))
         self._check_fits(_size_of((entry, part)), f"the slice of '{entry.name}'")
