@@ -84,6 +84,13 @@ with TensorSender(sys.argv[1]) as sender:
         sender.send(x=np.repeat(i, 64).reshape(500, 64).astype(np.float32), y=i)
 """
 
+SERVE = """
+import sys, gpurx
+with gpurx.ModelServer(gpurx.load_safetensors(sys.argv[1]), sys.argv[2]) as server:
+    print(server.url, flush=True)
+    sys.stdin.read()
+"""
+
 # Python may be where its user alone can read: rights are given up when all is loaded.
 LOAD_WITHOUT_RIGHTS = f"""
 import hashlib, json, os, sys, gpurx, gpurx.numpy, numpy
@@ -253,6 +260,20 @@ class OverDevmem(unittest.TestCase):
             self.check(root + "absent", session, mirrors=[elsewhere + "copy"])
             with self.assertRaises(gpurx.NotFound):
                 gpurx.load_safetensors(root + "absent", session=session)
+
+    def test_from_running_replicas(self) -> None:
+        file = str(self.directory / "model.safetensors")
+        command = (sys.executable, "-c", SERVE, file)
+        with (
+            in_peer(*command, "10.77.0.2:8080") as first,
+            in_peer(*command, "10.77.0.2:8081") as second,
+            gpurx.Session(**NIC) as session,
+        ):
+            url, other = (one.stdout.readline().strip() for one in (first, second) if one.stdout)
+            self.check(url, session, mirrors=[other])
+            first.kill()
+            first.wait()
+            self.check(url, session, mirrors=[other])
 
     @unittest.skipIf(TRANSPORT != "devmem", "gpurxd has no other transport")
     def test_without_rights(self) -> None:
