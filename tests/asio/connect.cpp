@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/bind_executor.hpp>
 #include <boost/asio/cancellation_signal.hpp>
@@ -164,7 +165,8 @@ TEST_CASE("a connect for which descriptors run out fails, and a later one works"
             CHECK(code == error::no_descriptors);
             CHECK_FALSE(rx.is_open());
             in.session.settle_nic();
-            CHECK(open_descriptors() == before);
+            // Of what was there, a session that ended before may close some meanwhile.
+            CHECK(std::ranges::includes(before, open_descriptors()));
             CHECK(in.session.nic().rules == 0);
         }
     } while (code && left < 20);
@@ -182,7 +184,8 @@ TEST_CASE("a socket for which descriptors run out is not adopted, and the next o
         CAPTURE(left);
         sender to{in.wires};
         auto accepted = in.connection(to);
-        auto const before = open_descriptors();
+        auto before = open_descriptors();
+        before.erase(accepted.native_handle());
         try {
             few_descriptors const few{left};
             receiver const rx{*in.io, *in.session, std::move(accepted)};
@@ -191,7 +194,7 @@ TEST_CASE("a socket for which descriptors run out is not adopted, and the next o
             CHECK(failure.code() == error::no_descriptors);
             CHECK(failure.why().advice.find("ulimit -n") != std::string::npos);
         }
-        CHECK(open_descriptors() == before - 1);  // it is closed in any case
+        CHECK(std::ranges::includes(before, open_descriptors()));  // it is closed in any case
     }
     CHECK(adopted);
 }

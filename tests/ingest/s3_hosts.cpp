@@ -84,7 +84,7 @@ TEST_CASE(
     }};
     world in{any_transport(), {.max_flows = 5}};
     auto options = options_of(server);
-    options.flows = 1;  // so no other connection takes the request behind the HEAD
+    options.flows = 1;                   // so no other connection takes the request behind the HEAD
     for (auto const limit : {8s, 1s}) {  // looked at each eighth of 30 s
         fake_clock const clock;
         auto const start = std::chrono::steady_clock::now();

@@ -3,31 +3,28 @@
 
 #include <fcntl.h>
 
-#include <cstddef>
 #include <filesystem>
 #include <set>
 #include <string>
 
 namespace gpurx::test {
 
-// Of this process, and the one that it takes to count them.
-[[nodiscard]] inline std::size_t open_descriptors()
+// Of this process.
+[[nodiscard]] inline std::set<int> open_descriptors()
 {
-    std::size_t count = 0;
-    for ([[maybe_unused]] auto const& one : std::filesystem::directory_iterator{"/proc/self/fd"})
-        ++count;
-    return count;
+    std::set<int> found;
+    for (auto const& one : std::filesystem::directory_iterator{"/proc/self/fd"})
+        found.insert(std::stoi(one.path().filename().string()));
+    // Without the one that reads the directory.
+    std::erase_if(found, [](int one) { return ::fcntl(one, F_GETFD) < 0; });
+    return found;
 }
 
 // Those of this process that a program which it executes would have, too.
 [[nodiscard]] inline std::set<int> inherited_descriptors()
 {
-    std::set<int> found;
-    for (auto const& one : std::filesystem::directory_iterator{"/proc/self/fd"}) {
-        auto const fd = std::stoi(one.path().filename().string());
-        if (auto const flags = ::fcntl(fd, F_GETFD); flags >= 0 && (flags & FD_CLOEXEC) == 0)
-            found.insert(fd);
-    }
+    auto found = open_descriptors();
+    std::erase_if(found, [](int one) { return (::fcntl(one, F_GETFD) & FD_CLOEXEC) != 0; });
     return found;
 }
 
