@@ -11,17 +11,14 @@
 # the directory that is in; the one of 'stock' where the kernel is Debian's own. Those are fetched by debian-kernel.sh;
 # what follows is about the others.
 # A kernel is named by everything that goes into it: source, patches but those of its tests, configuration, compiler.
-# GPURX_TOKENS_PATCHES=N takes the first N patches of the tokens alone.
+# GPURX_SERIES_PATCHES=N takes the first N of its patches alone.
 # It is built in a folder of its source tree: the compiler then sees relative paths alone, and ccache serves what is the
 # same in two trees.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-series_dir=$repo_dir/kernel-support/linux-7.3
-
-# The series of a kernel, in their order: the fixes, alone or with the tokens on top; 'rfc' has prototypes as well, and of
-# 'broken' one rule can be broken.
-declare -A series=([debug]='fixes tokens' [branch]='fixes tokens' [fixes]=fixes [rfc]='fixes tokens rfc' [broken]='fixes tokens broken')
+# The series of a kernel, in their order. 'rfc' has prototypes on top of the branch, and of 'broken' one rule can be broken.
+declare -A series=([debug]=$branch_series [branch]=$branch_series [fixes]=fixes [rfc]="$branch_series rfc" [broken]="$branch_series broken")
 
 # Lines of output of a full build, for the progress line.
 declare -A output_lines=([stock]=1956 [debug]=2034 [branch]=1956 [fixes]=2003 [rfc]=1956 [broken]=1956)
@@ -34,12 +31,8 @@ config_files() {
 
 # 'debug' is the branch with checks in it.
 patch_files() {
-    local name last
-    for name in ${series[$1]-}; do
-        last='$'
-        [[ $name != tokens ]] || last=${GPURX_TOKENS_PATCHES:-$}
-        sed "/^#/d; s|^|$series_dir/$name/|" "$series_dir/$name/series" | sed -n "1,${last}p"
-    done
+    # shellcheck disable=SC2086  # no name, or several
+    patches_of ${series[$1]-} | sed -n "1,${GPURX_SERIES_PATCHES:-$}p"
 }
 
 # What tells one source from another: the checksum of an archive; the path of a directory, whose owner may change it

@@ -5,14 +5,25 @@
 lab_dir=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 repo_dir=$(cd "$lab_dir/../.." && pwd)
 cache_dir=${XDG_CACHE_HOME:-$HOME/.cache}/gpurx
+series_dir=$repo_dir/kernel-support/linux-7.3
+# The series of the kernel 'branch', each on top of those before it
+branch_series='fixes cleanups tokens dmabuf-get shared'
 # The scripts that source this file use them.
-export lab_dir repo_dir cache_dir
+export lab_dir repo_dir cache_dir series_dir branch_series
 
 note() { printf '%s\n' "$*" >&2; }
 die() { printf 'error: %s\n' "$*" >&2; exit "${failure_status:-1}"; }
 
 sha256_of() { sha256sum -- "$1" | cut -d' ' -f1; }
 sha256_of_text() { sha256sum | cut -d' ' -f1; }
+
+# patches_of SERIES...: their patches, in the order in which they apply
+patches_of() {
+    local name
+    for name; do
+        sed "/^#/d; s|^|$series_dir/$name/|" "$series_dir/$name/series"
+    done
+}
 
 # lock NAME: hold an exclusive lock on NAME until this shell ends. Whoever comes second waits and says so.
 lock() {

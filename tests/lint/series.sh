@@ -10,10 +10,13 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . kernel-support/lab/lib.sh
 
-series_dir=$PWD/kernel-support/linux-7.3
-
 # What a series is put on
-declare -A under=([fixes]='' [tokens]=fixes [rfc]='fixes tokens')
+declare -A under=([rfc]=$branch_series)
+below=''
+for name in $branch_series; do
+    under[$name]=$below
+    below+=" $name"
+done
 
 source=$(kernel-support/lab/kernel.sh --source stock)
 
@@ -86,14 +89,6 @@ build() {
     make_quietly "$1" W=1 "${sparsely[@]}" "${objects[@]}" >"$log" 2>&1 || { cat "$log" >&2 && return 1; }
 }
 
-# patches_of NAME...: the patches of these series
-patches_of() {
-    local name
-    for name; do
-        sed "/^#/d; s|^|$series_dir/$name/|" "$series_dir/$name/series"
-    done
-}
-
 # check NAME: all of the above for this series
 check() {
     local name=$1 stamp sparse log objects configuration patch patches below tree
@@ -148,7 +143,8 @@ check() {
 check_newest() {
     local archive tree patch patches differ=0 files
     archive=$(kernel-support/lab/newest-source.sh)
-    mapfile -t patches < <(patches_of fixes tokens)
+    # shellcheck disable=SC2086  # several names
+    mapfile -t patches < <(patches_of $branch_series)
     mapfile -t files < <(sed -n 's#^--- a/#*/#p' "${patches[@]}" | sort -u)
     tree=$(mktemp -d)
     # What it lacks is told by the patch.
@@ -169,7 +165,8 @@ check_newest() {
 
 main() {
     local series
-    (($#)) || set -- fixes tokens
+    # shellcheck disable=SC2086  # several names
+    (($#)) || set -- $branch_series
     if [[ $1 == --newest ]]; then
         check_newest
         return
