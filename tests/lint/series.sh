@@ -77,7 +77,7 @@ warnings() { grep -E 'warning:|error:' "$1" | sed -E 's/:[0-9]+:[0-9]+:/:/' | so
 built_in() {
     local object
     for object in "${@:2}"; do
-        [[ $1 == without-devmem && $object =~ ^(net/core/devmem|drivers/dma-buf/) ]] || printf '%s\n' "$object"
+        [[ $1 == without-devmem && $object =~ ^(net/core/devmem|net/ipv4/tcp_devmem|drivers/dma-buf/) ]] || printf '%s\n' "$object"
     done
 }
 

@@ -53,7 +53,7 @@ inline constexpr std::uint16_t dmabuf_queues = 2;  // nested: queue_id, queue_ty
 inline constexpr std::uint16_t dmabuf_fd = 3;
 inline constexpr std::uint16_t dmabuf_id = 4;
 inline constexpr std::uint16_t dmabuf_rx_page_size = 5;
-inline constexpr std::uint16_t dmabuf_autorelease = 6;  // not in Linux 7.3: kernel-support/linux-7.3 adds it
+inline constexpr std::uint16_t dmabuf_autorelease = 9;  // not in Linux 7.3: kernel-support/linux-7.3 adds it
 
 inline constexpr std::uint16_t queue_id = 1;
 inline constexpr std::uint16_t queue_ifindex = 2;

@@ -114,25 +114,25 @@ TEST_CASE("a kernel has array tokens if bind-rx takes autorelease, a u32 of at m
 {
     auto const rule = type_u32 + at_least_0 + at_most_1;
     auto const knows = [](std::initializer_list<bytes> answers) { return netdev::has_array_tokens(rules_of(answers)); };
-    CHECK(knows({bind_rx_tables, answer_on(1, 5, type_u32), answer_on(1, 6, rule)}));
-    CHECK(rules_of({bind_rx_tables, answer_on(1, 6, rule)}) == netlink::attribute_rules{{6, {4, 1}}});
+    CHECK(knows({bind_rx_tables, answer_on(1, 5, type_u32), answer_on(1, 9, rule)}));
+    CHECK(rules_of({bind_rx_tables, answer_on(1, 9, rule)}) == netlink::attribute_rules{{9, {4, 1}}});
 
     CHECK_FALSE(knows({}));
     CHECK_FALSE(knows({bind_rx_tables, answer_on(1, 5, rule)}));
     // The same number in the table of what is nested in the request, and where the table of the request is not told.
-    CHECK_FALSE(knows({bind_rx_tables, answer_on(0, 6, rule)}));
-    CHECK_FALSE(knows({answer_on(1, 6, rule)}));
+    CHECK_FALSE(knows({bind_rx_tables, answer_on(0, 9, rule)}));
+    CHECK_FALSE(knows({answer_on(1, 9, rule)}));
     // The same number for something else.
-    CHECK_FALSE(knows({bind_rx_tables, answer_on(1, 6, type_u32)}));
-    CHECK_FALSE(knows({bind_rx_tables, answer_on(1, 6, at_most_1)}));
-    CHECK_FALSE(knows({bind_rx_tables, answer_on(1, 6, bytes{8, 0, 1, 0, 2, 0, 0, 0} + at_most_1)}));
-    CHECK_FALSE(knows({bind_rx_tables, answer_on(1, 6, type_u32 + bytes{12, 0, 5, 0, 2, 0, 0, 0, 0, 0, 0, 0})}));
-    CHECK_FALSE(knows({bind_rx_tables, answer_on(1, 6, type_u32 + bytes{12, 0, 5, 0, 1, 0, 0, 0, 1, 0, 0, 0})}));
+    CHECK_FALSE(knows({bind_rx_tables, answer_on(1, 9, type_u32)}));
+    CHECK_FALSE(knows({bind_rx_tables, answer_on(1, 9, at_most_1)}));
+    CHECK_FALSE(knows({bind_rx_tables, answer_on(1, 9, bytes{8, 0, 1, 0, 2, 0, 0, 0} + at_most_1)}));
+    CHECK_FALSE(knows({bind_rx_tables, answer_on(1, 9, type_u32 + bytes{12, 0, 5, 0, 2, 0, 0, 0, 0, 0, 0, 0})}));
+    CHECK_FALSE(knows({bind_rx_tables, answer_on(1, 9, type_u32 + bytes{12, 0, 5, 0, 1, 0, 0, 0, 1, 0, 0, 0})}));
 }
 
 TEST_CASE("an answer about a policy that is cut off anywhere, or lies about a length, tells of no array tokens")
 {
-    auto const whole = answer_on(1, 6, type_u32 + at_least_0 + at_most_1);
+    auto const whole = answer_on(1, 9, type_u32 + at_least_0 + at_most_1);
     for (std::size_t size = 0; size < whole.size(); ++size) {
         CAPTURE(size);
         auto cut = whole;
@@ -167,9 +167,9 @@ TEST_CASE("bind-rx names the interface, the memory and each queue")
     CHECK(is_request(netdev::bind_rx_request(family, {4, queues, 9, 16384}), 13, 1, ack,
                      attrs + bytes{8, 0, 5, 0, 0, 0x40, 0, 0}));
     CHECK(is_request(netdev::bind_rx_request(family, {4, queues, 9, 0, false}), 13, 1, ack,
-                     attrs + bytes{8, 0, 6, 0, 0, 0, 0, 0}));
+                     attrs + bytes{8, 0, 9, 0, 0, 0, 0, 0}));
     CHECK(is_request(netdev::bind_rx_request(family, {4, queues, 9, 16384, true}), 13, 1, ack,
-                     attrs + bytes{8, 0, 5, 0, 0, 0x40, 0, 0} + bytes{8, 0, 6, 0, 1, 0, 0, 0}));
+                     attrs + bytes{8, 0, 5, 0, 0, 0x40, 0, 0} + bytes{8, 0, 9, 0, 1, 0, 0, 0}));
 }
 
 TEST_CASE("a refused attribute of bind-rx has a name")
