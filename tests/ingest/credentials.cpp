@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "eventually.hpp"
 #include "http_bed.hpp"
 
 namespace gpurx::test {
@@ -91,11 +92,19 @@ TEST_CASE("the function that supplies credentials runs once for all connections"
 
 TEST_CASE("neither a mirror nor the target of a redirect gets supplied credentials")
 {
-    http_content const object{content_of(50'000)};
-    http_server other{[&](http_request const& request, http_reply& reply) { object.serve(request, reply); }};
+    http_content const object{content_of(500'000)};
+    std::atomic<bool> mirror_is_asked = true;
+    http_server other{[&](http_request const& request, http_reply& reply) {
+        mirror_is_asked = true;
+        object.serve(request, reply);
+    }};
     http_server first{[&](http_request const& request, http_reply& reply) {
-        if (request.target == "/object")
+        if (request.target == "/object") {
+            // More chunks than its connections ask for at once: the mirror has some.
+            if (request.range && request.range->first > 0)
+                static_cast<void>(eventually([&] { return mirror_is_asked.load(); }));
             return object.serve(request, reply);
+        }
         reply.send(fmt::format("HTTP/1.1 302 Found\r\nLocation: {}\r\nContent-Length: 0\r\n\r\n", other.url()));
     }};
     std::atomic<unsigned> calls = 0;
@@ -103,10 +112,12 @@ TEST_CASE("neither a mirror nor the target of a redirect gets supplied credentia
     world in{any_transport(), {.max_flows = 5}};
     CHECK(fetch(in, first.url("/elsewhere"), options).bytes == object.bytes);
     options.mirrors = {other.url()};
+    mirror_is_asked = false;
     CHECK(fetch(in, first.url("/object"), options).bytes == object.bytes);
     options.mirrors = {"s3://bucket/key"};
     options.s3.endpoint = other.url("");
     options.s3.anonymous = true;
+    mirror_is_asked = false;
     CHECK(fetch(in, first.url("/object"), options).bytes == object.bytes);
     options.mirrors.clear();
     options.s3 = {.endpoint = first.url("")};
