@@ -10,7 +10,10 @@
 #include <boost/asio/read_until.hpp>
 #include <boost/asio/ssl/stream.hpp>
 #include <boost/asio/write.hpp>
+#include <cstdint>
 #include <cstdlib>
+#include <mutex>
+#include <set>
 
 namespace gpurx::test {
 
@@ -34,6 +37,19 @@ asio::ssl::context context_of(tls_manner const& manner)
         context.set_verify_mode(asio::ssl::verify_peer | asio::ssl::verify_fail_if_no_peer_cert);
     }
     return context;
+}
+
+// A port that no server of this process has had: clients remember by the address what a host can do.
+tcp::acceptor listening(asio::io_context& io, tcp::endpoint const& at)
+{
+    static std::mutex mutex;
+    static std::set<std::uint16_t> known;
+    std::scoped_lock const lock{mutex};
+    for (;;) {
+        tcp::acceptor made{io, at};
+        if (known.insert(made.local_endpoint().port()).second || at.port() != 0)
+            return made;
+    }
 }
 
 }  // namespace
@@ -104,7 +120,7 @@ bool http_reply::another_waits() const
 }
 
 http_server::http_server(handler answer, std::optional<tls_manner> tls, tcp::endpoint const& at)
-    : answer_{std::move(answer)}, tls_{std::move(tls)}, acceptor_{io_, at}, thread_{[this] { accept(); }}
+    : answer_{std::move(answer)}, tls_{std::move(tls)}, acceptor_{listening(io_, at)}, thread_{[this] { accept(); }}
 {}
 
 http_server::~http_server()
