@@ -208,7 +208,7 @@ asio::awaitable<void> transfer(options const& wanted, gpurx::rx_session& session
     auto* const hashing = hash ? &*hash : nullptr;
     if (wanted.safetensors && ingest::is_checkpoint(wanted.url)) {
         co_await load(load_checkpoint(wanted, session, found), wanted, out, hashing);
-        // Files of s3://, gs:// and hf:// come over https most often. Those bytes are none of the session's.
+        // Files of s3://, gs://, az:// and hf:// come over https most often. Those bytes are none of the session's.
         auto const is_encrypted = !ingest::object::is_file(wanted.url) && session.stats().bytes() == 0;
         explain_way(is_encrypted ? "https:" : wanted.url, found);
     } else {

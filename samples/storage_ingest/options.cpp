@@ -42,11 +42,11 @@ gpurx::ingest::s3_options::addressing parse_addressing(std::string_view name)
 
 void add_download(CLI::App& app, options& parsed)
 {
-    app.add_option(
-           "url", parsed.url,
-           "http://HOST[:PORT]/PATH, https:// likewise, s3://BUCKET/KEY, gs:// likewise, hf://ORG/MODEL@REVISION/FILE, "
-           "file:///PATH, or a path; with --safetensors also an index, a directory, s3://BUCKET/PREFIX/, or "
-           "hf://ORG/MODEL@REVISION")
+    app.add_option("url", parsed.url,
+                   "http://HOST[:PORT]/PATH, https:// likewise, s3://BUCKET/KEY, gs:// likewise, "
+                   "az://ACCOUNT/CONTAINER/BLOB, hf://ORG/MODEL@REVISION/FILE, file:///PATH, or a path; with "
+                   "--safetensors also an index, a directory, s3://BUCKET/PREFIX/, or "
+                   "hf://ORG/MODEL@REVISION")
         ->required();
     app.add_option("--mirror", parsed.http.mirrors,
                    "Another URL of the same object; each serves a part; may be repeated")

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What others write and is read where S3 is concerned: listings, refusals, documents with credentials, profile files,
-// and the locations that users name. What is believed of it agrees with itself.
+// What others write and is read where S3 and Azure are concerned: listings, refusals, documents with credentials,
+// profile files, and the locations that users name. What is believed of it agrees with itself.
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -25,9 +25,11 @@ void check(bool holds)
 void read_documents(std::string_view text)
 {
     std::string why;
-    auto const page = s3::parse_listing(text, "bucket", why);
-    check(page || !why.empty());
-    why.clear();
+    for (auto const of : {s3::store::aws, s3::store::azure}) {
+        auto const page = s3::parse_listing(text, "bucket", why, of);
+        check(page || !why.empty());
+        why.clear();
+    }
     auto const found = s3::parse_credentials(text, why);
     check(found ? s3::are_usable(*found) : !why.empty());
     why.clear();
@@ -44,14 +46,14 @@ void read_documents(std::string_view text)
 }
 
 // Where an object is, is a URL that can be used, and has nothing of the key's in its header.
-void read_location(std::string_view text)
+void read_location(std::string const& text, std::string const& endpoint)
 {
     gpurx::error_code code;
     gpurx::diagnostics why;
-    auto const object = s3::parse_location("s3://" + std::string{text}, code, why);
+    auto const object = s3::parse_location(text, code, why);
     if (code)
         return;
-    auto const to = parse_url(s3::url_of(object, {.endpoint = "http://host", .region = {}}), code, why);
+    auto const to = parse_url(s3::url_of(object, {.endpoint = endpoint, .region = {}}), code, why);
     check(!code && to.host == "host");
     check(to.target == "/" + object.bucket + "/" + s3::encoded(object.key, true));
     check(to.target.find_first_of(" \r\n?#") == std::string::npos);
@@ -63,6 +65,7 @@ extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size
 {
     std::string_view const text{reinterpret_cast<char const*>(data), size};
     read_documents(text);
-    read_location(text);
+    read_location("s3://" + std::string{text}, "http://host");
+    read_location("az://account/" + std::string{text}, "http://host/account");
     return 0;
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""s3:// against what others have written: botocore's signatures, moto's server, and one that checks every request:
-s3_test.py PROBE FETCH [DIRECTORY].
+"""s3:// against what others have written: botocore's signatures, moto's server, and one that checks every request; gs:// and
+az:// against servers of that kind: s3_test.py PROBE FETCH [DIRECTORY].
 
 PROBE is s3_probe.cpp, FETCH gpurx-fetch; DIRECTORY has the fake CUDA driver.
 """
@@ -17,7 +17,9 @@ import tempfile
 import threading
 import time
 import unittest
+import unittest.mock
 import urllib.request
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -25,12 +27,14 @@ from urllib.parse import parse_qsl
 
 import fetching
 from fetching import FetchTest
-from servers import S3Server, StrictGcs, StrictS3, python_program
+from servers import S3Server, StrictAzure, StrictGcs, StrictS3, python_program
 
 HERE = Path(__file__).resolve().parent
 DATA = random.Random(3).randbytes(3_000_001)
 WRITTEN = {"AWS_ACCESS_KEY_ID": "written-id", "AWS_SECRET_ACCESS_KEY": "written/secret+key"}
 LISTED = [f"model/shard {number:02}+ä&<>.safetensors" for number in range(7)]
+
+KEY, SAS = StrictAzure.KEY, StrictAzure.SAS
 
 probe = ""
 data_file: Path
@@ -61,9 +65,21 @@ class S3Test(FetchTest):
         before = dict(os.environ)
         self.addCleanup(os.environ.update, before)
         self.addCleanup(os.environ.clear)
-        for name in [name for name in os.environ if name.startswith("AWS_")]:
+        for name in [name for name in os.environ if name.startswith(("AWS_", "AZURE_"))]:
             del os.environ[name]
         os.environ.update({"HOME": str(self.directory), "AWS_ENDPOINT_URL_S3": root, "AWS_EC2_METADATA_DISABLED": "true"})
+
+    @classmethod
+    def serve(cls, kind: type[StrictGcs], *names: str) -> str:
+        """Return the URL of a server with such objects."""
+        objects = Path(tempfile.mkdtemp(prefix="s3-"))
+        cls.addClassCleanup(shutil.rmtree, objects)
+        for name in names:
+            (objects / name).parent.mkdir(parents=True, exist_ok=True)
+            (objects / name).write_bytes(DATA)
+        server = kind(objects)
+        cls.addClassCleanup(server.stop)
+        return server.endpoint
 
     def probe(self, *arguments: str, status: int = 0) -> tuple[str, str]:
         environment = dict(os.environ, LD_LIBRARY_PATH=fetching.driver) if fetching.driver else None
@@ -80,8 +96,32 @@ class S3Test(FetchTest):
         said = self.refused(url, "--attempts", "2")
         for each in words:
             self.assertIn(each, said)
-        for secret in ("written/secret", "-token", "-secret"):
+        for secret in ("written/secret", "-token", "-secret", KEY, "%2Bb"):
             self.assertNotIn(secret, said)
+
+    def seen_elsewhere(self, bucket: str, *arguments: str) -> list[str]:
+        """Requests that another server gets, to which the strict one redirects."""
+        seen: list[str] = []
+
+        class Other(BaseHTTPRequestHandler):
+            def log_message(self, *_: object) -> None:
+                pass
+
+            def do_GET(self) -> None:
+                seen.append(f"{self.requestline}\n{self.headers}")
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(DATA)))
+                self.end_headers()
+                self.wfile.write(DATA)
+
+        with ThreadingHTTPServer(("127.0.0.1", 0), Other) as other:
+            threading.Thread(target=other.serve_forever).start()
+            try:
+                self.check(f"{bucket}/at/{other.server_port}/key", *arguments, data=DATA)
+            finally:
+                other.shutdown()
+        self.assertTrue(seen)
+        return seen
 
     def counted(self) -> dict[str, int]:
         with urllib.request.urlopen(f"{root}/counted") as answer:
@@ -178,7 +218,6 @@ class WhoAsks(S3Test):
                           AWS_CONTAINER_AUTHORIZATION_TOKEN="agent-token")
         self.check("s3://models/key", "--chunk-size", "1MiB", "--flows", "1", data=DATA)
         self.assertGreaterEqual(self.counted()["asked for short-id"], 3)
-
 
     def test_credentials_of_which_the_server_says_that_they_have_ended_are_renewed_once(self) -> None:
         os.environ.update(AWS_CONTAINER_CREDENTIALS_FULL_URI=f"{root}/container/long",
@@ -330,27 +369,7 @@ class WhatServersSay(S3Test):
         self.check_denied("s3://models/skewed/key", "The time is 20261123T100000Z here, 2026-11-23T12:00:00Z there")
 
     def test_another_server_is_not_shown_who_asks(self) -> None:
-        seen: list[str] = []
-
-        class Other(BaseHTTPRequestHandler):
-            def log_message(self, *_: object) -> None:
-                pass
-
-            def do_GET(self) -> None:
-                seen.append(str(self.headers))
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(DATA)))
-                self.end_headers()
-                self.wfile.write(DATA)
-
-        with ThreadingHTTPServer(("127.0.0.1", 0), Other) as other:
-            threading.Thread(target=other.serve_forever).start()
-            try:
-                self.check(f"s3://models/at/{other.server_port}/key", data=DATA)
-            finally:
-                other.shutdown()
-        self.assertTrue(seen)
-        for each in seen:
+        for each in self.seen_elsewhere("s3://models"):
             self.assertNotIn("Authorization", each)
             self.assertNotIn("x-amz-date", each)
 
@@ -362,23 +381,17 @@ class WhatServersSay(S3Test):
 
 class Google(S3Test):
     NAMES = ("key", "model/a b+c%20?x=1&y#z", "two/key", "wrong/key", "wrong/two/key")
-    google: StrictGcs
+    google: str
 
     @classmethod
     def setUpClass(cls) -> None:
         super().setUpClass()
-        objects = Path(tempfile.mkdtemp(prefix="gcs-"))
-        cls.addClassCleanup(shutil.rmtree, objects)
-        for name in cls.NAMES:
-            (objects / name).parent.mkdir(parents=True, exist_ok=True)
-            (objects / name).write_bytes(DATA)
-        cls.google = StrictGcs(objects)
-        cls.addClassCleanup(cls.google.stop)
+        cls.google = cls.serve(StrictGcs, *cls.NAMES)
 
     def setUp(self) -> None:
         super().setUp()
         # Nothing of AWS's is for Google.
-        os.environ.update(WRITTEN, STORAGE_EMULATOR_HOST=self.google.endpoint.removeprefix("http://"))
+        os.environ.update(WRITTEN, STORAGE_EMULATOR_HOST=self.google.removeprefix("http://"))
         self.token = self.directory / "token"
         self.token.write_text("secret\n")
         self.pieces = ("--chunk-size", "300KiB", "--bearer-file", str(self.token))
@@ -416,12 +429,86 @@ class Google(S3Test):
 
     def test_the_endpoint_of_the_options(self) -> None:
         os.environ["STORAGE_EMULATOR_HOST"] = "127.0.0.1:9"
-        self.check("gs://public/key", "--s3-endpoint", self.google.endpoint, data=DATA)
+        self.check("gs://public/key", "--s3-endpoint", self.google, data=DATA)
 
     def test_lists(self) -> None:
         found = self.listed("gs://public/")
         self.assertEqual([(url, size) for url, size, _ in found], [(f"gs://public/{name}", len(DATA)) for name in sorted(self.NAMES)])
         self.assertIn("AccessDenied", self.probe("list", "gs://models/", status=1)[1])
+
+
+class Azure(S3Test):
+    NAMES = ("key", "model/a b+c%20?x=1&y#z", "model/sub/漢字~*'()!$,;:@=", "odd\ufffe+%2B")
+    azure: str
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        super().setUpClass()
+        cls.azure = cls.serve(StrictAzure, *cls.NAMES)
+
+    def setUp(self) -> None:
+        super().setUp()
+        os.environ["AZURE_STORAGE_BLOB_ENDPOINT"] = self.azure
+        (self.directory / "token").write_text("secret\n")
+        self.bearer = ("--bearer-file", str(self.directory / "token"))
+
+    def for_each_identity(self, check: Callable[[tuple[str, ...]], None]) -> None:
+        """Call it with options, in an environment."""
+        whole = f"BlobEndpoint={self.azure}/account"
+        for given in ({"KEY": KEY, "ACCOUNT": "account"}, {"SAS_TOKEN": "?" + SAS, "KEY": "wrong"}, {},
+                      {"CONNECTION_STRING": f"AccountName=account;AccountKey={KEY};{whole}/", "BLOB_ENDPOINT": ""},
+                      {"CONNECTION_STRING": f"{whole};SharedAccessSignature={SAS}", "BLOB_ENDPOINT": "", "KEY": "x", "ACCOUNT": "other"}):
+            variables = {f"AZURE_STORAGE_{name}": value for name, value in given.items()}
+            with self.subTest(given), unittest.mock.patch.dict(os.environ, variables):
+                check(() if given else self.bearer)
+
+    def test_blobs_and_lists_by_each_identity(self) -> None:
+        expected = sorted([f"az://account/models/{name}" for name in self.NAMES] + ["az://account/models/llama/"])
+
+        def check(options: tuple[str, ...]) -> None:
+            for name in self.NAMES:
+                report = self.check_undisturbed(f"az://account/models/{name}", "--chunk-size", "300KiB", *options, data=DATA)
+                self.assertNotIn("%2Bb", report["url"])
+                self.assertNotIn("crc32c_announced", report)
+            if not options:
+                found = self.listed("az://account/models")
+                self.assertEqual([url for url, _, _ in found], expected)
+                self.assertEqual(found[0][1:], [len(DATA), '"0x8D"'])
+
+        self.for_each_identity(check)
+
+    def test_public_blobs_and_the_endpoint_of_the_options(self) -> None:
+        os.environ.update(AZURE_STORAGE_BLOB_ENDPOINT="http://127.0.0.1:9", AZURE_STORAGE_KEY="not base64")
+        self.check("az://account/public/key", "--s3-anonymous", "--s3-endpoint", self.azure + "/", data=DATA)
+        self.assertIn("set AZURE_STORAGE_KEY", self.refused("az://account/models/key", "--s3-anonymous", "--s3-endpoint", self.azure))
+        self.check_denied("az://account/models/key", "not base64")
+
+    def test_refusals(self) -> None:
+        os.environ["AZURE_STORAGE_KEY"] = KEY
+        self.check_denied("az://account/models/none", "404", "BlobNotFound: The specified blob does not exist.")
+        self.check_denied("az://account/models/silent/key", "403", "Storage Blob Data Reader")
+        self.check_denied("az://account/models/busy/99/key", "503", "ServerBusy")
+        self.assertEqual(self.check("az://account/models/busy/2/key", data=DATA)["retries"], 2)
+        self.check_denied("az://account/models/", "without a key")
+        self.check_denied("az://Account/models/key", "az://account/container/blob")
+        for name, value in {"KEY": KEY[4:], "SAS_TOKEN": SAS + "%2Bb"}.items():
+            os.environ[f"AZURE_STORAGE_{name}"] = value
+            self.check_denied("az://account/models/key", "403", "AuthenticationFailed", "check the account's key")
+            self.assertIn("AuthenticationFailed", self.probe("list", "az://account/models/", status=1)[1])
+        (self.directory / "token").write_text("other\n")
+        self.assertIn("get a new one", self.refused("az://account/models/key", *self.bearer))
+
+    def test_no_other_server_and_no_other_account_gets_a_secret(self) -> None:
+        def check(options: tuple[str, ...]) -> None:
+            for each in self.seen_elsewhere("az://account/models", *options):
+                for secret in ("authorization", "x-ms-", "sig="):
+                    self.assertNotIn(secret, each.lower())
+            os.environ["AZURE_STORAGE_BLOB_ENDPOINT"] = self.azure
+            self.check("az://account/models/none", "--mirror", "az://another/public/key", *options, data=DATA)
+
+        self.for_each_identity(check)
+        os.environ.update(AZURE_STORAGE_KEY=KEY, AZURE_STORAGE_ACCOUNT="account")
+        self.check("az://another/public/key", data=DATA)
 
 
 class Checksums(S3Test):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Servers for tests of what reads objects over HTTP. Each has a port of its own. Whoever starts one stops it."""
 
+import base64
 import contextlib
 import functools
 import json
@@ -175,13 +176,23 @@ class StrictS3:
 class StrictGcs:
     """strict_gcs.py's, with the files below a directory as objects."""
 
+    program = "strict_gcs.py"
+
     def __init__(self, directory: Path) -> None:
-        self._process = subprocess.Popen([python_program(), HERE / "strict_gcs.py", directory], stdin=subprocess.PIPE,
+        self._process = subprocess.Popen([python_program(), HERE / self.program, directory], stdin=subprocess.PIPE,
                                          stdout=subprocess.PIPE, text=True)
         assert self._process.stdout
         self.endpoint = self._process.stdout.readline().strip()
         if not self.endpoint:
-            raise RuntimeError("the server of Google Cloud Storage does not serve; what it said is above")
+            raise RuntimeError(f"{self.program} does not serve; what it said is above")
 
     def stop(self) -> None:
         self._process.communicate(timeout=60)  # closes its standard input
+
+
+class StrictAzure(StrictGcs):
+    """strict_azure.py's, likewise, and the secrets of its account."""
+
+    program = "strict_azure.py"
+    KEY = base64.b64encode(bytes(range(192, 256))).decode()
+    SAS = "sv=2024-11-04&se=2099-01-01T00%3A00%3A00Z&sr=c&sp=rl&sig=a%2Bb%2Fc%3D"

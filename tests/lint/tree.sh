@@ -17,8 +17,8 @@ hosts='apache\.org|gnu\.org|fsf\.org|spdx\.org|kernel\.org|example\.(com|org)|gi
 hosts+='|huggingface\.co'
 # AWS, which is S3, and its services next to a machine.
 hosts+='|amazonaws\.com(\.cn)?|169\.254\.[0-9]+\.[0-9]+'
-# The storage of Google, and the scopes of both clouds' tokens.
-hosts+='|googleapis\.com|storage\.azure\.com'
+# The storage of Google and Azure, and the scopes of both clouds' tokens.
+hosts+='|googleapis\.com|storage\.azure\.com|core\.windows\.net'
 # Where one who suggested a part of the kernel series has an address.
 hosts+='|meta\.com'
 # The W3C, by whose address an SVG says that it is one. Nothing is fetched there.

@@ -24,9 +24,9 @@ HMAC = {"AccessKeyId": "GOOG1EXAMPLE", "SecretAccessKey": "hmac/secret+key"}
 
 
 @contextmanager
-def serving_gcs(directory: Path) -> Iterator[str]:
-    """The server of ingest/strict_gcs.py, for objects below the directory."""
-    program = Path(__file__).parents[1] / "ingest" / "strict_gcs.py"
+def serving(name: str, directory: Path) -> Iterator[str]:
+    """A server of ingest/, strict_gcs.py or strict_azure.py, for objects below the directory."""
+    program = Path(__file__).parents[1] / "ingest" / name
     with subprocess.Popen([sys.executable, program, directory], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdin and server.stdout
         yield server.stdout.readline().strip()
@@ -59,7 +59,7 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         (directory / name).parent.mkdir()
         (directory / name).write_bytes(safetensors.numpy.save(TENSORS))
     (directory / "llama/config.json").write_text("{}")
-    with serving_gcs(directory) as url, pytest.MonkeyPatch.context() as patch:
+    with serving("strict_gcs.py", directory) as url, pytest.MonkeyPatch.context() as patch:
         patch.setenv("STORAGE_EMULATOR_HOST", url)
         stand_for_google_auth(patch, None)
         yield url

@@ -16,8 +16,10 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from ranges import Server, running
-from test_credentials import Google
-from test_gcs import serving_gcs, stand_for_google_auth
+from test_azure import stand_for_azure_identity
+from test_credentials import Azure, Google
+from test_gcs import serving as serving_store
+from test_gcs import stand_for_google_auth
 from test_s3 import bucket as bucket  # a fixture
 from tls import make_identity, serving
 
@@ -77,7 +79,7 @@ class Places:
         }
         client = boto3.client("s3", region_name="us-east-1", endpoint_url=endpoint, aws_access_key_id="id", aws_secret_access_key="secret")
         signed = client.generate_presigned_url("get_object", Params={"Bucket": "models", "Key": f"llama/{WHOLE}"})
-        self.given = {"gpurx": gpurx, "token": "secret", "presigned_url": signed, "google_credentials": Google()}
+        self.given = {"gpurx": gpurx, "token": "secret", "presigned_url": signed, "google_credentials": Google(), "azure_credentials": Azure()}
         self.given["boto3"] = SimpleNamespace(Session=lambda profile_name: boto3.Session("id", "secret", region_name="us-east-1"))
 
     def run(self, line: str) -> Any:
@@ -98,8 +100,10 @@ def places(bucket: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pl
         patch.setenv("HF_TOKEN", "secret")
         stand_for_google_auth(patch, Google())
         everything = Places(plain, mirror, secure, identity[0], directory, bucket)
-        with serving_gcs(directory / "models") as google:
+        stand_for_azure_identity(patch, Azure())
+        with serving_store("strict_gcs.py", directory / "models") as google, serving_store("strict_azure.py", directory / "models") as azure:
             patch.setenv("STORAGE_EMULATOR_HOST", google)
+            patch.setenv("AZURE_STORAGE_BLOB_ENDPOINT", azure)
             yield everything
 
 
@@ -113,9 +117,10 @@ def test_a_line_opens_the_model(line: str, places: Places) -> None:
 def test_the_other_lines(places: Places) -> None:
     lists, fetches = [line for line in LINES if "safe_open" not in line]
     assert places.run(lists) == sorted(ALL)
-    for place in ("s3://models/llama/", "gs://models/llama/"):
+    for place in ("s3://models/llama/", "gs://models/llama/", "az://account/models/llama/"):
         assert places.run(lists.replace("hf://org/model@v1.0", place)) == sorted(ALL)
-    for line in (fetches, fetches.replace("s3://models/llama/", "hf://org/model"), fetches.replace("s3://", "gs://")):
+    for place in ("s3://models/llama/", "gs://models/llama/", "az://account/models/llama/", "hf://org/model"):
+        line = fetches.replace("s3://models/llama/", place)
         with gpurx.safe_open(places.run(line), "np") as file:
             assert file.keys() == sorted(TENSORS)
 

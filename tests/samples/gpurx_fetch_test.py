@@ -25,7 +25,7 @@ import tls
 from crc import crc32c
 from fetching import FetchTest, start
 from safetensors_file import ODD_TENSORS, Tensor, write_safetensors
-from servers import Nginx, S3Server, StrictGcs, free_port, model_file
+from servers import Nginx, S3Server, StrictAzure, StrictGcs, free_port, model_file
 
 # More than a chunk, no multiple of anything.
 DATA = random.Random(1).randbytes(3_000_001)
@@ -684,12 +684,14 @@ class Kinds(FetchTest):
         """With the servers of this machine in the place of those that where-models-are.md names."""
         page = Path(__file__).parents[2] / "framework/docs/where-models-are.md"
         lines = [line.split()[1:] for line in page.read_text().splitlines() if line.startswith("    gpurx-fetch ")]
-        self.assertEqual(len(lines), 6)
+        self.assertEqual(len(lines), 7)
         self.hub()
         shutil.copytree(root / "many", self.directory / "objects/many")
-        google = StrictGcs(self.directory / "objects")
+        google, azure = StrictGcs(self.directory / "objects"), StrictAzure(self.directory / "objects")
         self.addCleanup(google.stop)
-        self.enterContext(unittest.mock.patch.dict(os.environ, STORAGE_EMULATOR_HOST=google.endpoint))
+        self.addCleanup(azure.stop)
+        known = {"STORAGE_EMULATOR_HOST": google.endpoint, "AZURE_STORAGE_BLOB_ENDPOINT": azure.endpoint}
+        self.enterContext(unittest.mock.patch.dict(os.environ, known))
         (self.directory / "token").write_text("secret\n")
         (self.directory / "models").mkdir()
         (self.directory / "models/many").symlink_to(root / "many")

@@ -44,7 +44,7 @@ def library(profile: str) -> Supplier:
     """Return the function that the engine calls if it finds no credentials itself: it asks the cloud's library, if installed."""
 
     def ask(scheme: str) -> Supplied:
-        library, found, how = _google() if scheme == "gs" else _botocore(profile)
+        library, found, how = _google() if scheme == "gs" else _azure() if scheme == "az" else _botocore(profile)
         if found is None:
             return NONE
         result = supplier_of(found)(scheme)
@@ -66,6 +66,16 @@ def _google() -> tuple[str, Any, str]:
         with contextlib.suppress(auth.exceptions.DefaultCredentialsError):
             found, _ = auth.default(scopes=[GOOGLE_SCOPE])
     return "google.auth", found, type(found).__name__
+
+
+def _azure() -> tuple[str, Any, str]:
+    identity, found = _installed("azure.identity"), None
+    if identity:
+        default = identity.DefaultAzureCredential()
+        with contextlib.suppress(importlib.import_module("azure.core.exceptions").ClientAuthenticationError):
+            default.get_token(AZURE_SCOPE)  # keeps it; the error says that there is no identity
+            found = default
+    return "azure.identity", found, type(found).__name__
 
 
 def _installed(name: str) -> Any:

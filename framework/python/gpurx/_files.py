@@ -288,7 +288,7 @@ def list_files(url: Location, *, recursive: bool = False, **options: Unpack[Opti
 
         gpurx.list_files("hf://org/model@v1.0")            # ["config.json", "model.safetensors", …]
 
-    * url: a path, an s3:// or gs:// prefix, or a model of Hugging Face's hub: hf://ORG/MODEL@REVISION/DIRECTORY/.
+    * url: a path, a prefix of s3://, gs:// or az://, or a model of Hugging Face's hub: hf://ORG/MODEL@REVISION/DIRECTORY/.
     * recursive: include the files of directories below it, as DIRECTORY/NAME.
     * options: see gpurx.Options. They need no session.
 

@@ -56,8 +56,8 @@ def local_path(location: str) -> str | None:
 
 
 def is_literal(location: str) -> bool:
-    """Return whether it is an s3://, gs:// or hf:// URL. All behind its bucket or model is a name, unquoted."""
-    return location.lower().startswith(("s3://", "gs://", "hf://"))
+    """Return whether it is an s3://, gs://, az:// or hf:// URL. All behind its bucket or model is a name, unquoted."""
+    return location.lower().startswith(("s3://", "gs://", "az://", "hf://"))
 
 
 def is_prefix(location: str) -> bool:

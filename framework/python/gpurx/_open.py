@@ -45,12 +45,13 @@ class safe_open(Model[T]):
             for name, tensor in file:                      # all tensors, in the order of the file, as they arrive
                 model.load(name, tensor)
 
-    **url** is an http, https, s3, gs, hf or file URL, or a path. It names one of these:
+    **url** is an http, https, s3, gs, az, hf or file URL, or a path. It names one of these:
 
     * a file;
     * the index of a model in several files (…safetensors.index.json);
-    * a directory of this machine, a prefix of S3 or Google Cloud Storage, s3://BUCKET/PREFIX/ or gs://BUCKET/PREFIX/, or a model
-      of Hugging Face's hub, hf://ORG/MODEL@REVISION. gpurx uses its index, if it has one;
+    * a directory of this machine, a prefix of S3, Google Cloud Storage or Azure, s3://BUCKET/PREFIX/, gs://BUCKET/PREFIX/ or
+      az://ACCOUNT/CONTAINER/PREFIX/, or a model of Hugging Face's hub, hf://ORG/MODEL@REVISION. gpurx uses its index, if it
+      has one;
     * a list of files.
 
     Files of the hub are of one commit, that of the index.

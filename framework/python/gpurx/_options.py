@@ -61,9 +61,9 @@ class Options(TypedDict, total=False):
     **Authentication and trust.** A keyword that is absent, None or empty takes its value from the environment, as with curl
     and AWS's tools. No message and no repr contains the value of a header, a token or a key.
 
-    * headers, bearer: more header fields, and a token, for http, https and hf. The token is also for gs. gpurx does not send them to the target of a
+    * headers, bearer: more header fields, and a token, for http, https and hf. The token is also for gs and az. gpurx does not send them to the target of a
       redirect that is on another host.
-    * credentials: an identity for s3, gs, http, https and hf, instead of all others. It is a session or credentials of botocore, or
+    * credentials: an identity for s3, gs, az, http, https and hf, instead of all others. It is a session or credentials of botocore, or
       credentials of google.auth or azure.identity. It can also be a function without parameters. The function returns header
       fields as a mapping, such a mapping and its end as a tuple, keys as `sts.assume_role()["Credentials"]` has them, or one of
       the above. An end is a datetime with a time zone, or seconds since 1970. gpurx calls the function in a thread of its own,
@@ -73,15 +73,16 @@ class Options(TypedDict, total=False):
       makes it. All files are PEM.
     * cert, key: files of the client's certificate and of its key. The certificate comes first, then the chain to its
       authority. The key has no password. `key` may be absent if `cert` contains the key.
-    * endpoint_url, region: server and region of S3 or gs, if they are neither AWS's nor those of the environment. Several URLs are
+    * endpoint_url, region: server and region of S3, gs or az, if they are neither AWS's nor those of the environment. Several URLs are
       servers with the same buckets, such as the nodes of one store. gpurx then uses them for each s3:// URL as it uses
       mirrors.
     * addressing_style="auto": place of the bucket's name in a URL of S3. "virtual": before the host. "path": in the path.
       "auto": as the profile sets it; without such a setting, before the host for AWS and in the path for others.
     * Without `credentials`, gpurx looks for keys of S3 as AWS's tools do. If it finds none and botocore is installed, gpurx asks
       botocore, which knows SSO and roles; explain() of the session then says so. For gs, gpurx asks google.auth in the same
-      way, which knows GOOGLE_APPLICATION_CREDENTIALS. Without credentials, requests to gs are unsigned.
-    * anonymous=True: do not sign requests to S3 or gs, and look for no credentials.
+      way, which knows GOOGLE_APPLICATION_CREDENTIALS. For az, it takes a SAS token or an account's key from the environment, or
+      asks azure.identity. Without credentials, requests to gs and az are unsigned.
+    * anonymous=True: do not sign requests to S3, gs or az, and look for no credentials.
     * profile: profile of ~/.aws. Its credentials replace those of the environment. For gs, the profile has HMAC keys.
 
     **Session**, if the caller gives none:

@@ -112,7 +112,7 @@ asio::awaitable<file_list> list(std::string directory, bool recursive, fetch_opt
         {.operation = "list",
          .object = redacted_url(directory),
          .kernel_message = {},
-         .advice = "servers of http have no list; name a file, or a directory on disk, s3://, gs:// or hf://"}};
+         .advice = "servers of http have no list; name a file, or a directory on disk, s3://, gs://, az:// or hf://"}};
 }
 
 }  // namespace

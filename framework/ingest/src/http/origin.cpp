@@ -39,17 +39,19 @@ origin::origin(mirror_place const& place, transfer_context& context, url const* 
     error_code code;
     diagnostics why;
     if (s3::is_location(text)) {
-        auto const may_know = secrets_for == nullptr || secrets_for->text.starts_with(text.substr(0, text.find('/')));
+        auto const may_know = secrets_for == nullptr || s3::shares_secrets(text, secrets_for->text);
         s3_ = s3_target_of(s3::parse_location(text, code, why), place.s3_endpoint, may_know);
         // Until it is known where that is.
         from_.text = text;
         from_.display = without_secrets(text);
-        // Google sends the checksum of the whole with each response, unasked.
-        auto const is_google = s3_->object.of == s3::store::google;
-        wants_checksum_ = wants_checksum_ && !is_google;
-        asks_for_checksum_ = !is_google && context.options.crc32c == fetch_options::checksum::automatic;
+        // Google sends the checksum of the whole with each response, unasked. Azure has none.
+        auto const is_aws = s3_->object.of == s3::store::aws;
+        wants_checksum_ = wants_checksum_ && is_aws;
+        asks_for_checksum_ = is_aws && context.options.crc32c == fetch_options::checksum::automatic;
         if (!code && s3_->object.key.empty())
-            fail(errc::bad_url, from_, "it names a bucket without a key; write s3://bucket/key or gs://bucket/object");
+            fail(errc::bad_url, from_,
+                 "it names a bucket without a key; write s3://bucket/key, gs://bucket/object or "
+                 "az://account/container/blob");
     } else if (hub::is_location(text)) {
         auto const which = hub::parse_location(text, code, why);
         if (!code)
@@ -177,7 +179,7 @@ bool origin::move_to(std::string_view region)
 
 void origin::refuse(answer const& head, std::string const& text)
 {
-    auto const said = s3::parse_refusal(text);
+    auto const said = s3::parse_refusal(text, head.error_code);
     auto const words = refusal_text(head, text, is_hub_ ? hub::advice_for(head.status) : std::string_view{},
                                     s3_ != nullptr ? s3_->object.of : s3::store::aws);
     auto const moved = move_to(head.bucket_region) || (said && move_to(said->region));

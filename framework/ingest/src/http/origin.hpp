@@ -73,10 +73,10 @@ struct mirror_place {
     std::string s3_endpoint;
 };
 
-// An object of S3, and the credentials of its requests.
+// An object of S3 or another store, and the credentials of its requests.
 struct s3_target {
     s3_target(s3::location which, s3_options at, fetch_options const& options, bool may_know)
-        : object{std::move(which)}, asked{std::move(at), options, object.of, may_know}
+        : object{std::move(which)}, asked{std::move(at), options, object, may_know}
     {}
 
     s3::location object;
@@ -145,7 +145,7 @@ class origin {
     [[nodiscard]] url addressed(header_fields& fields) const;
 
     transfer_context& context_;
-    std::unique_ptr<s3_target> s3_;   // of an s3:// URL
+    std::unique_ptr<s3_target> s3_;   // of an s3://, gs:// or az:// URL
     bool asks_for_checksum_ = false;  // once in each region
     bool wants_checksum_;             // in each request; false once the server has refused that
     url from_;

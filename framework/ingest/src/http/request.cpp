@@ -190,7 +190,7 @@ byte_range understand(answer const& head, byte_range asked, object_identity cons
 
 std::string refusal_text(answer const& head, std::string_view body, std::string_view advice, s3::store of)
 {
-    auto const said = s3::parse_refusal(body);
+    auto const said = s3::parse_refusal(body, head.error_code);
     auto words = status_text(head);
     if (said)
         return words + ": " + s3::words_of(*said, of);

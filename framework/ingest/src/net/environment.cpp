@@ -161,12 +161,17 @@ try {
     return {};  // a directory can be opened, and not be read
 }
 
+std::string in_base64(std::string_view bytes)
+{
+    std::vector<unsigned char> text((bytes.size() + 2) / 3 * 4 + 1);  // with the NUL that it writes
+    auto const size = EVP_EncodeBlock(text.data(), reinterpret_cast<unsigned char const*>(bytes.data()),
+                                      static_cast<int>(bytes.size()));
+    return {text.begin(), text.begin() + size};
+}
+
 std::string basic_authorization(std::string_view user)
 {
-    std::vector<unsigned char> text((user.size() + 2) / 3 * 4 + 1);  // with the NUL that it writes
-    auto const size = EVP_EncodeBlock(text.data(), reinterpret_cast<unsigned char const*>(user.data()),
-                                      static_cast<int>(user.size()));
-    return "Basic " + std::string{text.begin(), text.begin() + size};
+    return "Basic " + in_base64(user);
 }
 
 std::string find_in_netrc(std::string_view netrc, std::string_view host)

@@ -44,6 +44,7 @@ using environment = std::function<std::string(std::string_view)>;
 // Returns the request to the proxy for a connection to `to`.
 [[nodiscard]] std::string connect_request(url const& to, url const& proxy);
 
+[[nodiscard]] std::string in_base64(std::string_view bytes);
 // Returns "Basic ..." of name:password.
 [[nodiscard]] std::string basic_authorization(std::string_view user);
 

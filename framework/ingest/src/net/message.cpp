@@ -133,6 +133,7 @@ bool take_fields(http::response_header<> const& header, answer& found, std::stri
     found.location = text_of(header[http::field::location]);
     found.commit = text_of(header["X-Repo-Commit"]);
     found.bucket_region = text_of(header["x-amz-bucket-region"]);
+    found.error_code = text_of(header["x-ms-error-code"]);
     found.content_encoding = content_encoding_in(header);
     found.transfer_encoding = encoding_in(header[http::field::transfer_encoding]);
     found.retry_after = parse_retry_after(text_of(header[http::field::retry_after]), text_of(header[http::field::date]),

@@ -42,6 +42,7 @@ struct answer {
     std::string location;
     std::string commit;             // X-Repo-Commit: commit of a hub's repository
     std::string bucket_region;      // x-amz-bucket-region: region of the requested bucket
+    std::string error_code;         // x-ms-error-code: reason of a refusal of Azure
     std::string content_encoding;   // other than "identity" and "aws-chunked"
     std::string transfer_encoding;  // likewise; the length is then unknown, or not that of the bytes
     // The pause that the server requests with a refusal.

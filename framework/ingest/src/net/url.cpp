@@ -17,7 +17,7 @@ namespace {
 
 constexpr unsigned redirect_limit = 10;
 constexpr std::size_t shown_of_url = 2000;
-constexpr std::array<std::string_view, 3> literal_schemes{"s3://", "gs://", "hf://"};
+constexpr std::array<std::string_view, 4> literal_schemes{"s3://", "gs://", "az://", "hf://"};
 constexpr std::array<std::string_view, 3> harmless{"versionId", "partNumber", "download"};
 
 std::string shown_query(std::string_view query)
@@ -91,7 +91,7 @@ bool is_host(urls::url_view const& parsed)
 char const* what_is_wrong(urls::url_view const& parsed)
 {
     if (parsed.scheme_id() != urls::scheme::http && parsed.scheme_id() != urls::scheme::https)
-        return "the URL must begin with http:// or https:// or s3:// or gs:// or hf://";
+        return "the URL must begin with http:// or https:// or s3:// or gs:// or az:// or hf://";
     if (parsed.host_address().empty())
         return "the URL has no host";
     if (!is_host(parsed))

@@ -36,15 +36,16 @@ time_point now()
 
 [[noreturn]] void fail_without_credentials(std::string const& why, store of = store::aws)
 {
-    auto const is_google = of == store::google;
     throw system_error{
         errc::no_credentials,
         {.operation = "find",
-         .object = is_google ? "credentials for Google Cloud Storage" : "credentials for S3",
+         .object = fmt::format("credentials for {}", of == store::google  ? "Google Cloud Storage"
+                                                     : of == store::azure ? "Azure Blob Storage"
+                                                                          : "S3"),
          .kernel_message = {},
          .advice = fmt::format("{}; {}, or ask anonymously for public objects", why,
-                               is_google ? "pass a token or other credentials"
-                                         : "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE")}};
+                               of == store::aws ? "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE"
+                                                : "pass a token or other credentials")}};
 }
 
 s3_options::addressing style_in(setup const& found)
@@ -305,8 +306,12 @@ asio::awaitable<void> client::async_start(std::chrono::steady_clock::time_point 
     if (started_)
         co_return;
     setup found;
+    azure_setup azure;
     if (of_ == store::google) {
         at_ = google_service(options_, variable);
+    } else if (of_ == store::azure) {
+        azure = azure_set_up(options_, variable, account_, may_know_);
+        at_ = azure.at;
     } else {
         found = read_setup(options_.profile);
         at_.endpoint = options_.endpoint.empty() ? found.endpoint : options_.endpoint;
@@ -321,8 +326,8 @@ asio::awaitable<void> client::async_start(std::chrono::steady_clock::time_point 
     if (!options_.anonymous && given_) {
         if (!co_await async_take(given_))
             fail_without_credentials("the function that supplies credentials returned none", of_);
-    } else if (!options_.anonymous && of_ == store::google) {
-        co_await async_find_google();
+    } else if (!options_.anonymous && of_ != store::aws) {
+        co_await async_find_optional(azure);
     } else if (!options_.anonymous) {
         std::optional<system_error> failure;
         try {
@@ -360,9 +365,9 @@ asio::awaitable<void> client::async_find(setup const& found, std::chrono::steady
             failure + ")");
 }
 
-asio::awaitable<void> client::async_find_google()
+asio::awaitable<void> client::async_find_optional(azure_setup const& azure)
 {
-    if (!options_.profile.empty()) {
+    if (of_ == store::google && !options_.profile.empty()) {
         by_ = read_setup(options_.profile).written;
         if (!by_)
             fail_without_credentials(fmt::format("profile \"{}\" has no HMAC keys of Google Cloud Storage",
@@ -374,6 +379,13 @@ asio::awaitable<void> client::async_find_google()
                           .session_token = {},
                           .expires = {},
                           .fields = {{"Authorization", "Bearer " + bearer_}}};
+    } else if (!azure.sas.empty()) {
+        sas_ = azure.sas;
+    } else if (!azure.key.empty()) {
+        by_ = shared_key(account_, azure.key);
+        if (!by_)
+            fail_without_credentials(
+                "AZURE_STORAGE_KEY, or AccountKey of AZURE_STORAGE_CONNECTION_STRING, is not base64", of_);
     } else if (fallback_) {
         static_cast<void>(co_await async_take(fallback_));
     }
@@ -400,6 +412,8 @@ asio::awaitable<bool> client::async_take(std::shared_ptr<credential_source> from
     std::scoped_lock const lock{mutex_};
     if (found.empty())
         co_return false;
+    if (of_ == store::azure && found.headers.empty())
+        fail_without_credentials("the credentials are keys of S3, and Azure needs header fields", of_);
     by_ = credentials{.access_key = found.access_key,
                       .secret_key = found.secret_key,
                       .session_token = found.session_token,
@@ -444,15 +458,20 @@ asio::awaitable<void> client::async_renew(std::chrono::steady_clock::time_point 
 url client::where(location const& object)
 {
     std::scoped_lock const lock{mutex_};
-    auto found = parse_url(url_of(object, at_));
-    home_ = found.authority;
-    return found;
+    return home(url_of(object, at_));
 }
 
 url client::where(std::string_view bucket, parameters query)
 {
     std::scoped_lock const lock{mutex_};
-    auto found = parse_url(url_of(bucket, query, at_));
+    return home(url_of(bucket, query, at_));
+}
+
+url client::home(std::string text)
+{
+    if (!sas_.empty())
+        text.append(1, text.find('?') == std::string::npos ? '?' : '&').append(sas_);
+    auto found = parse_url(text);
     home_ = found.authority;
     return found;
 }
@@ -460,7 +479,11 @@ url client::where(std::string_view bucket, parameters query)
 header_fields client::sign(std::string_view method, url const& to, header_fields const& fields) const
 {
     std::scoped_lock const lock{mutex_};
-    if (!by_ || !is_trusted(to))
+    if (!is_trusted(to))
+        return {};
+    if (of_ == store::azure)
+        return azure_fields({.method = method, .target = to.target, .fields = fields, .payload_hash = {}}, by_, now());
+    if (!by_)
         return {};
     if (!by_->fields.empty())
         return by_->fields;

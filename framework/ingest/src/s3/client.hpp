@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The S3 client of a download or a listing. It gets and renews credentials, finds the bucket's region, and signs
-// requests.
+// The client of a download or a listing, for S3 and the other stores. It gets and renews credentials, finds the
+// bucket's region, and signs requests.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -15,6 +15,7 @@
 
 #include "../net/message.hpp"
 #include "../net/url.hpp"
+#include "azure.hpp"
 #include "credentials.hpp"
 #include "location.hpp"
 
@@ -26,11 +27,14 @@ namespace gpurx::ingest::detail::s3 {
 // Safe from any thread after async_start() has completed.
 class client {
   public:
-    // `server`: one of servers_of(). Without `may_know`, it gets neither fetch_options::credentials nor bearer.
-    client(s3_options server, fetch_options const& options, store of, bool may_know = true)
+    // `server`: one of servers_of(). `object`: of its bucket. Without `may_know`, it gets neither
+    // fetch_options::credentials nor bearer.
+    client(s3_options server, fetch_options const& options, location const& object, bool may_know = true)
         : options_{std::move(server)},
           tls_{options.tls},
-          of_{of},
+          of_{object.of},
+          account_{object.bucket.substr(0, object.bucket.find('/'))},
+          may_know_{may_know},
           bearer_{may_know ? options.bearer : std::string{}},
           given_{may_know ? options.credentials : nullptr},
           fallback_{options.fallback_credentials}
@@ -64,24 +68,29 @@ class client {
   private:
     // Gets credentials as AWS's tools do. Errors: errc::no_credentials.
     [[nodiscard]] asio::awaitable<void> async_find(setup const& found, std::chrono::steady_clock::time_point deadline);
-    // For Google, which has public objects too: it may find none. Errors: errc::no_credentials.
-    [[nodiscard]] asio::awaitable<void> async_find_google();
+    // For Google and Azure, which have public objects too: it may find none. Errors: errc::no_credentials.
+    [[nodiscard]] asio::awaitable<void> async_find_optional(azure_setup const& azure);
     // Gets them from the function of last resort. Throws the failure if it has none, with its own failure.
     [[nodiscard]] asio::awaitable<void> async_fall_back(system_error const& failure);
     // Gets credentials from the program's function. Returns false if it has none.
     [[nodiscard]] asio::awaitable<bool> async_take(std::shared_ptr<credential_source> from);
+    // Returns the URL of a request, and remembers its server.
+    [[nodiscard]] url home(std::string text);
     [[nodiscard]] bool is_trusted(url const& to) const;
     [[nodiscard]] bool ends_within(std::chrono::seconds time) const;
 
     s3_options options_;
     tls_options tls_;
     store of_;
-    std::string bearer_;  // for Google only
+    std::string account_;  // of Azure
+    bool may_know_;
+    std::string bearer_;  // for Google and Azure only
     std::shared_ptr<credential_source> given_;
     std::shared_ptr<credential_source> fallback_;
     bool started_ = false;
     std::optional<credential_service> source_;     // of credentials that expire
     std::shared_ptr<credential_source> supplier_;  // instead of all others
+    std::string sas_;                              // of Azure: a part of each URL
 
     mutable std::mutex mutex_;
     service at_;

@@ -61,7 +61,7 @@ void check(listing const& of, exchanged const& answer)
     auto const& head = answer.head;
     if (head.status == 200)
         return;
-    auto const said = parse_refusal(answer.body);
+    auto const said = parse_refusal(answer.body, head.error_code);
     auto const words =
         fmt::format("{}{}{}", status_text(head), said ? ": " : "", said ? words_of(*said, of.from.of) : std::string{});
     auto const is_over = head.status == 401 || (said && is_about_expiry(*said));
@@ -108,12 +108,17 @@ asio::awaitable<exchanged> follow_to_answer(listing& of, parameters query)
 
 asio::awaitable<listing_page> ask(listing& of, std::string token)
 {
-    std::vector<std::pair<std::string, std::string>> query{
-        {"encoding-type", "url"}, {"list-type", "2"}, {"prefix", of.from.key}};
+    auto const is_azure = of.from.of == store::azure;
+    using pairs = std::vector<std::pair<std::string, std::string>>;
+    // Metadata tells Azure's directories from objects. Pages of this size are below the limit with any metadata.
+    auto query =
+        is_azure ? pairs{{"restype", "container"}, {"comp", "list"}, {"include", "metadata"}, {"maxresults", "1000"}}
+                 : pairs{{"encoding-type", "url"}, {"list-type", "2"}};
+    query.emplace_back("prefix", of.from.key);
     if (of.is_directory)
         query.emplace_back("delimiter", "/");
     if (!token.empty())
-        query.emplace_back("continuation-token", token);
+        query.emplace_back(is_azure ? "marker" : "continuation-token", token);
     static_cast<void>(time_for_page(of));  // before the service that gives credentials is asked, too
     co_await of.asked.async_renew(of.deadline);
     auto const answer = co_await follow_to_answer(of, query);
@@ -196,7 +201,7 @@ asio::awaitable<std::vector<s3_object>> list_all(std::string prefix, bool is_dir
                                                         : std::chrono::steady_clock::time_point::max();
     auto const servers = servers_of(options.s3);
     for (auto server = servers.begin();; ++server) {
-        client asked{*server, options, from.of};
+        client asked{*server, options, from};
         co_await asked.async_start(deadline);
         listing of{.asked = asked,
                    .from = from,

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <gpurx/ingest/error.hpp>
 
 #include "../net/url.hpp"
@@ -12,7 +13,7 @@ namespace gpurx::ingest::detail::s3 {
 
 namespace {
 
-constexpr std::size_t scheme_size = 5;  // of s3:// and gs://
+constexpr std::size_t scheme_size = 5;  // of s3://, gs:// and az://
 
 bool is_plain(char each) noexcept
 {
@@ -25,6 +26,37 @@ bool is_bucket(std::string_view name) noexcept
 {
     return name.size() >= 3 && name.size() <= 255 && std::ranges::all_of(name, is_plain) && name.front() != '.' &&
            name.find("..") == std::string_view::npos;
+}
+
+bool is_lower_or_digit(char each) noexcept
+{
+    return (each >= 'a' && each <= 'z') || (each >= '0' && each <= '9');
+}
+
+// ACCOUNT/CONTAINER. Containers of the service itself begin with '$'.
+bool is_container(std::string_view text) noexcept
+{
+    auto const account = text.substr(0, text.find('/'));
+    auto name = text.substr(std::min(account.size() + 1, text.size()));
+    if (name.starts_with('$'))
+        name.remove_prefix(1);
+    auto const is_valid = [](char each) { return is_lower_or_digit(each) || each == '-'; };
+    return account.size() >= 3 && account.size() <= 24 && std::ranges::all_of(account, is_lower_or_digit) &&
+           name.size() >= 3 && name.size() <= 63 && std::ranges::all_of(name, is_valid) &&
+           is_lower_or_digit(name.front()) && is_lower_or_digit(name.back()) &&
+           name.find("--") == std::string_view::npos;
+}
+
+store store_of(std::string_view text) noexcept
+{
+    return text.starts_with("gs:") ? store::google : text.starts_with("az:") ? store::azure : store::aws;
+}
+
+// Where the bucket of the text ends.
+std::size_t end_of_bucket(std::string_view text) noexcept
+{
+    auto const end = text.find('/', std::min(scheme_size, text.size()));
+    return store_of(text) == store::azure && end != std::string_view::npos ? text.find('/', end + 1) : end;
 }
 
 bool is_in_host(std::string_view bucket) noexcept
@@ -63,8 +95,9 @@ std::string root_of(std::string_view bucket, service const& at)
         root = aws_url("s3", at.region);
     while (root.ends_with('/'))
         root.pop_back();
+    // The endpoint of Azure includes the account.
     if (!is_by_host(bucket, at))
-        return fmt::format("{}/{}", root, bucket);
+        return fmt::format("{}/{}", root, bucket.substr(bucket.find('/') + 1));
     // A user's name would stand before the host.
     auto const authority = root.find("://") + 3;
     auto const host = std::max(authority, root.rfind('@', root.find('/', authority)) + 1);
@@ -75,7 +108,7 @@ std::string root_of(std::string_view bucket, service const& at)
 
 std::string_view scheme_of(store one) noexcept
 {
-    return one == store::google ? "gs" : "s3";
+    return one == store::google ? "gs" : one == store::azure ? "az" : "s3";
 }
 
 service google_service(s3_options const& options, environment const& variable)
@@ -120,12 +153,17 @@ void check(service const& at)
 
 bool is_location(std::string_view text) noexcept
 {
-    return text.starts_with("s3://") || text.starts_with("gs://");
+    return text.starts_with("s3://") || text.starts_with("gs://") || text.starts_with("az://");
 }
 
 bool is_prefix(std::string_view text) noexcept
 {
-    return is_location(text) && (text.ends_with('/') || text.find('/', scheme_size) == std::string_view::npos);
+    return is_location(text) && (text.ends_with('/') || end_of_bucket(text) == std::string_view::npos);
+}
+
+bool shares_secrets(std::string_view text, std::string_view other) noexcept
+{
+    return other.starts_with(text.substr(0, text.find('/', store_of(text) == store::azure ? scheme_size : 0) + 1));
 }
 
 std::optional<s3_options::addressing> addressing_named(std::string_view text) noexcept
@@ -141,17 +179,22 @@ std::optional<s3_options::addressing> addressing_named(std::string_view text) no
 location parse_location(std::string_view text, error_code& code, diagnostics& why)
 {
     why = {.operation = "parse", .object = printable(text, 2000), .kernel_message = {}, .advice = {}};
-    auto const rest = text.substr(std::min(scheme_size, text.size()));
-    auto const bucket = rest.substr(0, rest.find('/'));
+    auto const of = store_of(text);
+    auto const begin = std::min(scheme_size, text.size());
+    auto const end = std::min(end_of_bucket(text), text.size());
+    auto const bucket = text.substr(begin, end - begin);
     code.clear();
-    if (is_location(text) && is_bucket(bucket))
-        return {.bucket = std::string{bucket},
-                .key = std::string{rest.substr(std::min(bucket.size() + 1, rest.size()))},
-                .of = text.starts_with('g') ? store::google : store::aws};
+    if (is_location(text) && (of == store::azure ? is_container(bucket) : is_bucket(bucket)))
+        return {
+            .bucket = std::string{bucket}, .key = std::string{text.substr(std::min(end + 1, text.size()))}, .of = of};
     code = errc::bad_url;
     why.advice =
-        fmt::format("write it like {}://bucket/key, with a bucket name of 3 to 255 letters, digits, '-', '.' and '_'",
-                    scheme_of(text.starts_with('g') ? store::google : store::aws));
+        of == store::azure
+            ? "write it like az://account/container/blob, with an account of 3 to 24 lower-case letters and digits, "
+              "and a container of 3 to 63, also with '-'"
+            : fmt::format(
+                  "write it like {}://bucket/key, with a bucket name of 3 to 255 letters, digits, '-', '.' and '_'",
+                  scheme_of(of));
     return {};
 }
 
@@ -202,6 +245,21 @@ std::string query_text(parameters query)
     std::string result;
     for (auto const& [name, value] : query)
         result += fmt::format("{}{}={}", result.empty() ? "" : "&", encoded(name, false), encoded(value, false));
+    return result;
+}
+
+std::string decoded(std::string_view text, bool plus_is_blank)
+{
+    std::string result;
+    for (std::size_t i = 0; i < text.size(); ++i) {
+        auto const digits = text.substr(i + 1, 2);
+        unsigned value = 0;
+        auto const* const end = digits.data() + digits.size();
+        auto const [stopped, error] = std::from_chars(digits.data(), end, value, 16);
+        auto const is_encoded = text[i] == '%' && digits.size() == 2 && error == std::errc{} && stopped == end;
+        result += is_encoded ? static_cast<char>(value) : text[i] == '+' && plus_is_blank ? ' ' : text[i];
+        i += is_encoded ? 2 : 0;
+    }
     return result;
 }
 

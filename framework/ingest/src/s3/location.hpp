@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The location of an object of S3, s3://BUCKET/KEY, or of Google Cloud Storage, gs://BUCKET/OBJECT, and the URLs for
-// it. Google serves the same requests and lists. Pure.
+// The location of an object of S3, s3://BUCKET/KEY, of Google Cloud Storage, gs://BUCKET/OBJECT, or of Azure Blob
+// Storage, az://ACCOUNT/CONTAINER/BLOB, and the URLs for it. Google serves the same requests and lists as S3; azure.hpp
+// has what Azure has of its own. Pure.
 #pragma once
 
 #include <optional>
@@ -17,14 +18,14 @@
 
 namespace gpurx::ingest::detail::s3 {
 
-enum class store { aws, google };
+enum class store { aws, google, azure };
 
-// "s3" or "gs".
+// "s3", "gs" or "az".
 [[nodiscard]] std::string_view scheme_of(store one) noexcept;
 
 struct location {
-    std::string bucket;
-    std::string key;  // as is, not encoded; or the beginning of keys
+    std::string bucket;  // of Azure: ACCOUNT/CONTAINER
+    std::string key;     // as is, not encoded; or the beginning of keys
     store of = store::aws;
 };
 
@@ -47,12 +48,15 @@ void check(service const& at);
 
 [[nodiscard]] bool is_location(std::string_view text) noexcept;
 // Returns whether the text is a prefix of keys, which S3 has in place of directories: s3://BUCKET, or with a slash at
-// the end.
+// the end. Of Azure: az://ACCOUNT/CONTAINER.
 [[nodiscard]] bool is_prefix(std::string_view text) noexcept;
 
 // Parses a location. All text after the bucket is the key, including "?", "#" and "%". Errors: errc::bad_url;
 // why.advice has the reason.
 [[nodiscard]] location parse_location(std::string_view text, error_code& code, diagnostics& why);
+
+// Returns whether objects of both may have the same credentials: both are of S3, of Google, or of an account of Azure.
+[[nodiscard]] bool shares_secrets(std::string_view text, std::string_view other) noexcept;
 
 // Parses a profile's value: "path", "virtual" or "auto". Empty if it is none of them.
 [[nodiscard]] std::optional<s3_options::addressing> addressing_named(std::string_view text) noexcept;
@@ -70,5 +74,7 @@ using parameters = std::span<std::pair<std::string, std::string> const>;
 // Percent-encodes all bytes except letters, digits and -._~, as in %20.
 [[nodiscard]] std::string encoded(std::string_view text, bool keeps_slashes);
 [[nodiscard]] std::string query_text(parameters query);
+// Decodes %20, and "+" too if it is a blank. A '%' without its two digits stays.
+[[nodiscard]] std::string decoded(std::string_view text, bool plus_is_blank);
 
 }  // namespace gpurx::ingest::detail::s3

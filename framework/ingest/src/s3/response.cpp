@@ -30,35 +30,45 @@ std::optional<std::uint64_t> number_in(std::string_view text) noexcept
     return error == std::errc{} && stopped == end ? std::optional{value} : std::nullopt;
 }
 
-// "%20" and "+" as characters. A '%' without its two digits is one.
-std::string decoded(std::string_view text)
-{
-    std::string result;
-    for (std::size_t i = 0; i < text.size(); ++i) {
-        auto const digits = text.substr(i + 1, 2);
-        unsigned value = 0;
-        auto const* const end = digits.data() + digits.size();
-        auto const [stopped, error] = std::from_chars(digits.data(), end, value, 16);
-        auto const is_encoded = text[i] == '%' && digits.size() == 2 && error == std::errc{} && stopped == end;
-        result += is_encoded ? static_cast<char>(value) : text[i] == '+' ? ' ' : text[i];
-        i += is_encoded ? 2 : 0;
-    }
-    return result;
-}
-
 // A page as it is written: how its keys are encoded may stand behind them.
 struct written_page {
     struct object {
         std::string key, size, etag;
+        bool is_encoded = false;    // of itself, as Azure has it
+        bool is_directory = false;  // of Azure: a blob that stands for one
     };
     std::vector<object> objects;
     std::string truncated, next, encoding;
     bool is_whole = false;
 };
 
-written_page read_page(std::string_view xml)
+// Names of a page's elements; all but the root are below it.
+struct page_names {
+    std::string_view root, object, key, size, etag, next;
+};
+constexpr page_names names_of_s3{.root = "/ListBucketResult",
+                                 .object = "/Contents",
+                                 .key = "/Contents/Key",
+                                 .size = "/Contents/Size",
+                                 .etag = "/Contents/ETag",
+                                 .next = "/NextContinuationToken"};
+constexpr page_names names_of_azure{.root = "/EnumerationResults",
+                                    .object = "/Blobs/Blob",
+                                    .key = "/Blobs/Blob/Name",
+                                    .size = "/Blobs/Blob/Properties/Content-Length",
+                                    .etag = "/Blobs/Blob/Properties/Etag",
+                                    .next = "/NextMarker"};
+
+// A directory of an account with a hierarchy says so; Hadoop's have this metadata.
+bool says_directory(std::string_view path, std::string_view text)
 {
-    constexpr std::string_view root = "/ListBucketResult";
+    return (path == "/Blobs/Blob/Properties/ResourceType" && text == "directory") ||
+           (path == "/Blobs/Blob/Metadata/hdi_isfolder" && boost::algorithm::iequals(text, "true"));
+}
+
+written_page read_page(std::string_view xml, page_names const& names)
+{
+    auto const root = names.root;
     written_page page;
     written_page::object object;
     xml_reader reader{xml};
@@ -67,17 +77,20 @@ written_page read_page(std::string_view xml)
         auto path = reader.path();
         is_page = path == root;
         path.remove_prefix(path.starts_with(root) ? root.size() : path.size());
-        if (path == "/Contents")
+        if (path == names.object) {
             page.objects.push_back(std::exchange(object, {}));
-        else if (path == "/Contents/Key")
+        } else if (path == names.key) {
             object.key = reader.text();
-        else if (path == "/Contents/Size")
+            object.is_encoded = reader.attributes().find("Encoded=\"true\"") != std::string_view::npos;
+        } else if (path == names.size)
             object.size = without_blanks(reader.text());
-        else if (path == "/Contents/ETag")
+        else if (path == names.etag)
             object.etag = without_blanks(reader.text());
+        else if (says_directory(path, without_blanks(reader.text())))
+            object.is_directory = true;
         else if (path == "/IsTruncated")
             page.truncated = without_blanks(reader.text());
-        else if (path == "/NextContinuationToken")
+        else if (path == names.next)
             page.next = without_blanks(reader.text());
         else if (path == "/EncodingType")
             page.encoding = without_blanks(reader.text());
@@ -92,9 +105,12 @@ std::optional<s3_object> object_of(written_page::object const& written, bool is_
     auto const size = number_in(written.size);
     if (written.key.empty() || !size)
         return std::nullopt;
-    auto const name = is_encoded ? decoded(written.key) : written.key;
-    return s3_object{
-        .url = fmt::format("{}://{}/{}", scheme_of(of), bucket, name), .size = *size, .etag = written.etag};
+    auto const name = is_encoded || written.is_encoded ? decoded(written.key, of != store::azure) : written.key;
+    // Azure has quotes in the header only.
+    auto const* const quotes = of == store::azure && !written.etag.starts_with('"') ? "\"" : "";
+    return s3_object{.url = fmt::format("{}://{}/{}", scheme_of(of), bucket, name),
+                     .size = *size,
+                     .etag = fmt::format("{}{}{}", quotes, written.etag, quotes)};
 }
 
 // What is behind a code, where its message does not say it.
@@ -115,15 +131,31 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 4> advice_of
      {"SignatureDoesNotMatch", "check the secret of the HMAC key"},
      {"RequestTimeTooSkewed", "set this machine's clock"}}};
 
+constexpr std::string_view no_identity =
+    "without credentials only public containers are served: set AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN, or "
+    "pass a token or other credentials";
+constexpr std::array<std::pair<std::string_view, std::string_view>, 10> advice_of_azure{
+    {{"BlobNotFound", "check the blob's name, also its capital letters"},
+     {"ContainerNotFound", "check the names of account and container"},
+     {"AuthenticationFailed", "check the account's key, or the SAS token and its end, and this machine's clock"},
+     {"InvalidAuthenticationInfo", "the token has expired or is wrong; get a new one"},
+     {"AuthorizationPermissionMismatch",
+      "the identity needs the role Storage Blob Data Reader; a SAS token needs read, and list for lists"},
+     {"AuthorizationFailure", "check the account's network rules, and that it permits this kind of credentials"},
+     {"KeyBasedAuthenticationNotPermitted", "the account refuses its key: pass credentials of azure.identity"},
+     {"NoAuthenticationInformation", no_identity},
+     {"PublicAccessNotPermitted", no_identity},
+     {"ResourceNotFound", no_identity}}};
+
 }  // namespace
 
 std::optional<listing_page> parse_listing(std::string_view xml, std::string_view bucket, std::string& why, store of)
 {
-    auto written = read_page(xml);
+    auto written = read_page(xml, of == store::azure ? names_of_azure : names_of_s3);
     // Some servers leave out what is false.
     auto const says_end = written.truncated.empty() || boost::algorithm::iequals(written.truncated, "false");
     if (!written.is_whole || (!says_end && !boost::algorithm::iequals(written.truncated, "true"))) {
-        why = "its answer is not a page of ListObjectsV2";
+        why = "its answer is not a page of a listing";
         return std::nullopt;
     }
     if (!says_end && written.next.empty()) {
@@ -133,6 +165,7 @@ std::optional<listing_page> parse_listing(std::string_view xml, std::string_view
     listing_page page{.objects = {}, .next = {}};
     if (!says_end || written.truncated.empty())
         page.next = std::move(written.next);
+    std::erase_if(written.objects, [](auto const& each) { return each.is_directory; });
     for (auto const& each : written.objects) {
         auto object = object_of(each, written.encoding == "url", bucket, of);
         if (!object) {
@@ -145,7 +178,7 @@ std::optional<listing_page> parse_listing(std::string_view xml, std::string_view
     return page;
 }
 
-std::optional<refusal> parse_refusal(std::string_view body)
+std::optional<refusal> parse_refusal(std::string_view body, std::string const& code_of_header)
 {
     refusal said;
     std::array<std::pair<std::string_view, std::string*>, 5> const fields{{{"/Error/Code", &said.code},
@@ -159,6 +192,8 @@ std::optional<refusal> parse_refusal(std::string_view body)
                 *field = without_blanks(reader.text());
         }
     }
+    if (said.code.empty())
+        said.code = code_of_header;
     return said.code.empty() ? std::nullopt : std::optional{std::move(said)};
 }
 
@@ -172,7 +207,7 @@ std::string words_of(refusal const& said, store of)
             if (code == said.code)
                 words += fmt::format("; {}", what);
     };
-    of == store::google ? add(advice_of_google) : add(advice);
+    of == store::google ? add(advice_of_google) : of == store::azure ? add(advice_of_azure) : add(advice);
     return words;
 }
 
@@ -185,7 +220,7 @@ bool is_temporary(refusal const& said) noexcept
 
 bool is_about_expiry(refusal const& said) noexcept
 {
-    return said.code == "ExpiredToken";
+    return said.code == "ExpiredToken" || said.code == "AuthenticationFailed";
 }
 
 }  // namespace gpurx::ingest::detail::s3

@@ -7,7 +7,6 @@
 #include <openssl/hmac.h>
 
 #include <algorithm>
-#include <array>
 #include <boost/algorithm/string/case_conv.hpp>
 #include <locale>
 #include <new>
@@ -18,34 +17,18 @@ namespace {
 
 constexpr std::string_view algorithm = "AWS4-HMAC-SHA256";
 
-using digest = std::array<unsigned char, 32>;
-
 std::string hex(digest const& bytes)
 {
     return fmt::format("{:02x}", fmt::join(bytes, ""));
 }
 
-// Neither of the two can fail but for want of memory.
+// It and hmac() cannot fail but for want of memory.
 digest sha256(std::string_view text)
 {
     digest result{};
     if (::EVP_Digest(text.data(), text.size(), result.data(), nullptr, ::EVP_sha256(), nullptr) != 1)
         throw std::bad_alloc{};
     return result;
-}
-
-digest hmac(std::string_view key, std::string_view text)
-{
-    digest result{};
-    if (::HMAC(::EVP_sha256(), key.data(), static_cast<int>(key.size()),
-               reinterpret_cast<unsigned char const*>(text.data()), text.size(), result.data(), nullptr) == nullptr)
-        throw std::bad_alloc{};
-    return result;
-}
-
-std::string_view view_of(digest const& bytes)
-{
-    return {reinterpret_cast<char const*>(bytes.data()), bytes.size()};
 }
 
 // Without white space at its ends, and with one space where there is more.
@@ -119,6 +102,20 @@ digest signing_key(std::string_view secret, std::string_view date, std::string_v
 }
 
 }  // namespace
+
+digest hmac(std::string_view key, std::string_view text)
+{
+    digest result{};
+    if (::HMAC(::EVP_sha256(), key.data(), static_cast<int>(key.size()),
+               reinterpret_cast<unsigned char const*>(text.data()), text.size(), result.data(), nullptr) == nullptr)
+        throw std::bad_alloc{};
+    return result;
+}
+
+std::string_view view_of(digest const& bytes) noexcept
+{
+    return {reinterpret_cast<char const*>(bytes.data()), bytes.size()};
+}
 
 std::string authorization(signed_request const& request, credentials const& by, std::string_view region,
                           std::string_view time)

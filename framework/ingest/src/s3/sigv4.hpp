@@ -3,6 +3,7 @@
 // AWS Signature Version 4, in the form that S3 accepts in the header of a request. Pure.
 #pragma once
 
+#include <array>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,6 +12,11 @@
 #include "credentials.hpp"
 
 namespace gpurx::ingest::detail::s3 {
+
+using digest = std::array<unsigned char, 32>;
+// HMAC with SHA-256.
+[[nodiscard]] digest hmac(std::string_view key, std::string_view text);
+[[nodiscard]] std::string_view view_of(digest const& bytes) noexcept;
 
 // For a request without a body: the SHA-256 of no bytes.
 inline constexpr std::string_view empty_payload = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";

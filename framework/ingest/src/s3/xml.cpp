@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "xml.hpp"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstdint>
@@ -147,6 +148,7 @@ void xml_reader::take_start()
         return stop();
     path_.append(1, '/').append(name);
     text_.clear();
+    attributes_ = tag.substr(std::min(tag.find_first_of(" \t\r\n"), tag.size()));
     at_end_ = tag.ends_with('/');
 }
 

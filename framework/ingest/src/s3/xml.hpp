@@ -20,6 +20,8 @@ class xml_reader {
     [[nodiscard]] std::string_view path() const noexcept { return path_; }
     // Returns its text. Of an element with others inside: the text behind the last of them.
     [[nodiscard]] std::string const& text() const noexcept { return text_; }
+    // Returns its attributes, as written. Of an element with others inside: those of the last of them.
+    [[nodiscard]] std::string_view attributes() const noexcept { return attributes_; }
     // Returns whether the root has ended and no other content follows. Precondition: next() has returned false.
     [[nodiscard]] bool is_whole() const noexcept { return has_ended_ && path_.empty() && !is_broken_; }
 
@@ -36,6 +38,7 @@ class xml_reader {
     std::string_view rest_;
     std::string path_;
     std::string text_;
+    std::string_view attributes_;
     bool at_end_ = false;     // of an element, that of path_
     bool has_ended_ = false;  // the root
     bool is_broken_ = false;

@@ -96,6 +96,7 @@ struct fetch_options {
     /// CRC-64/NVME (`x-amz-checksum-crc64nvme`) if the server announces that one. A server of http URLs sends a
     /// checksum with responses that have the whole object, so for objects of up to `chunk_size`. The library asks
     /// servers of s3:// URLs for it. Google sends the CRC32C of the whole object with each response (`x-goog-hash`).
+    /// Azure has no such checksum.
     ///
     /// Requests ask for it by the field `x-amz-checksum-mode`. A request to a signed URL has the field only if the
     /// signature covers it. If a server refuses the first request with status 400 or 501, or as wrongly signed, the
@@ -118,7 +119,7 @@ struct fetch_options {
     /// for all of them.
     cuda_stream_ref stream{};
 
-    /// @brief Options for URLs that begin with `s3://` or `gs://`.
+    /// @brief Options for URLs that begin with `s3://`, `gs://` or `az://`.
     s3_options s3{};
 
     /// @brief Options for https.
@@ -126,8 +127,8 @@ struct fetch_options {
 
     /// @brief More header fields of requests to the URL's own host, port and scheme.
     ///
-    /// Mirrors with another host, port or scheme do not get them, nor do targets of redirects. Requests to s3:// URLs
-    /// do not have them.
+    /// Mirrors with another host, port or scheme do not get them, nor do targets of redirects. Requests to s3://, gs://
+    /// and az:// URLs do not have them.
     ///
     /// The first of these that is set authenticates a request:
     /// - `credentials`;
@@ -139,20 +140,20 @@ struct fetch_options {
     ///   `~/.cache/huggingface/token`;
     /// - over https only, `~/.netrc` (or the file that `NETRC` names).
     std::vector<std::pair<std::string, std::string>> headers{};
-    /// @brief Token of the same requests: `Authorization: Bearer`. Also for gs:// URLs, and not for s3:// URLs.
+    /// @brief Token of the same requests: `Authorization: Bearer`. Also for gs:// and az:// URLs, not for s3://.
     std::string bearer{};
 
     /// @brief Source of the credentials of requests to the URL's own host, port and scheme, and to the target of hf://.
     ///
-    /// Mirrors elsewhere and targets of redirects do not get the credentials. For s3:// and gs:// URLs it replaces all
-    /// other sources, and mirrors get its credentials if the URL itself has the same scheme. Its header fields replace
-    /// fields of `headers` with the same name.
+    /// Mirrors elsewhere and targets of redirects do not get the credentials. For s3://, gs:// and az:// URLs it
+    /// replaces all other sources, and mirrors get its credentials if the URL itself has the same scheme, and for az://
+    /// the same account. Its header fields replace fields of `headers` with the same name.
     ///
     /// If a server refuses credentials with status 401, or as expired, the library asks the source once more.
     std::shared_ptr<credential_source> credentials{};
-    /// @brief Source for s3:// and gs:// URLs if the library finds no credentials itself.
+    /// @brief Source for s3://, gs:// and az:// URLs if the library finds no credentials itself.
     ///
-    /// If it returns none either, the search fails as without it, and requests to Google are unsigned.
+    /// If it returns none either, the search fails as without it, and requests to Google and Azure are anonymous.
     std::shared_ptr<credential_source> fallback_credentials{};
 };
 
@@ -218,7 +219,8 @@ void check_one_commit(std::span<stated_commit const> files);
 /// The operation needs no session: it uses its own connections on the host. It uses the proxies of the environment, and
 /// follows redirects. A list has at most a million objects.
 ///
-/// @param prefix Beginning of the URLs: `s3://BUCKET/BEGINNING` or `gs://BUCKET/BEGINNING`.
+/// @param prefix Beginning of the URLs: `s3://BUCKET/BEGINNING`, `gs://BUCKET/BEGINNING` or
+///   `az://ACCOUNT/CONTAINER/BEGINNING`. Blobs that stand for directories of Azure are left out.
 /// @param options Options. Only `attempts`, `deadline`, `s3`, `tls` and both credentials apply.
 /// @returns The objects.
 /// @throws system_error See Errors. The diagnostics name the prefix.
@@ -238,7 +240,7 @@ void check_one_commit(std::span<stated_commit const> files);
 /// The server leaves out the objects of directories below it, so the operation needs few requests. Otherwise it is as
 /// async_list_s3().
 ///
-/// @param directory Beginning of the URLs: `s3://BUCKET/DIRECTORY/`, or of gs. A missing slash at the end is added.
+/// @param directory Beginning of the URLs: `s3://BUCKET/DIRECTORY/`, or of gs or az. A missing slash is added.
 /// @param options Options. Only `attempts`, `deadline`, `s3`, `tls` and both credentials apply.
 /// @returns The objects.
 /// @throws system_error As async_list_s3().

@@ -28,8 +28,8 @@ class source;
 ///
 /// The memory is that of a GPU or of the host.
 ///
-/// URLs of http, https, s3, gs and hf name objects of servers. A URL of the scheme `file` with an absolute path names a
-/// file. Text that is not a URL is the path of a file. A file uses nothing of the session.
+/// URLs of http, https, s3, gs, az and hf name objects of servers. A URL of the scheme `file` with an absolute path
+/// names a file. Text that is not a URL is the path of a file. A file uses nothing of the session.
 ///
 /// @par Order of calls
 /// Complete async_open() first. Before that, call only is_file() and stats().
@@ -62,6 +62,7 @@ class source;
 /// - Objects of S3 have URLs `s3://BUCKET/KEY`, and the library signs each request (gpurx/ingest/s3.hpp). Public and
 ///   pre-signed http and https URLs work too.
 /// - Objects of Google Cloud Storage have URLs `gs://BUCKET/OBJECT`.
+/// - Blobs of Azure have URLs `az://ACCOUNT/CONTAINER/BLOB`.
 /// - Files of Hugging Face's hub have URLs `hf://ORG/MODEL@REVISION/FILE`. The revision is `main` by default. Write a
 ///   slash of it as `%2F`. `HF_ENDPOINT` names a mirror of the hub.
 /// - The library follows redirects, except from https to http.

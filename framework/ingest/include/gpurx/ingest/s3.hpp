@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief Objects of S3, `s3://BUCKET/KEY`, and of Google Cloud Storage, `gs://BUCKET/OBJECT`.
+/// @brief Objects of S3, `s3://BUCKET/KEY`, of Google Cloud Storage, `gs://BUCKET/OBJECT`, and of Azure Blob Storage,
+/// `az://ACCOUNT/CONTAINER/BLOB`.
 ///
 /// The class object loads them (gpurx/ingest/object.hpp).
 #pragma once
@@ -30,6 +31,15 @@ namespace gpurx::ingest {
 /// Google's own. The first of these that is set authenticates: fetch_options::credentials, HMAC keys of `profile`,
 /// fetch_options::bearer, fetch_options::fallback_credentials. Otherwise requests are unsigned. Nothing else of the
 /// environment applies.
+///
+/// For az:// URLs, the server is `endpoint`, `AZURE_STORAGE_BLOB_ENDPOINT`, the one of
+/// `AZURE_STORAGE_CONNECTION_STRING`, or the account's own. If neither the host nor the end of the path of the first
+/// two is the account's name, the library adds the name to the path. The first of these that is set authenticates:
+/// fetch_options::credentials with header fields, fetch_options::bearer, `AZURE_STORAGE_SAS_TOKEN`,
+/// `AZURE_STORAGE_KEY`, fetch_options::fallback_credentials. Otherwise requests are anonymous. The connection string
+/// stands in for a token or a key that is not set. If `AZURE_STORAGE_ACCOUNT` or the string names another account, its
+/// secrets do not apply. If nothing names an account, mirrors in another account do not get them. `region`, `profile`
+/// and `style` do not apply.
 struct s3_options {
     /// @brief URL of the server. The buckets are below it.
     ///
@@ -68,7 +78,7 @@ struct s3_options {
 
 /// @brief An object that async_list_s3() found (gpurx/ingest/http.hpp).
 struct s3_object {
-    std::string url;         ///< URL: `s3://BUCKET/KEY` or `gs://BUCKET/OBJECT`.
+    std::string url;         ///< URL: `s3://BUCKET/KEY`, `gs://BUCKET/OBJECT` or `az://ACCOUNT/CONTAINER/BLOB`.
     std::uint64_t size = 0;  ///< Size in bytes.
     std::string etag;        ///< ETag as the server wrote it, with its quotes.
 };
