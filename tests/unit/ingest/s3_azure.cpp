@@ -186,6 +186,7 @@ TEST_CASE("s3: a page of Azure has blobs without directories, and the way on")
     CHECK(listed(blob("<Name>a</Name>", "<Metadata><hdi_isfolder>true</hdi_isfolder></Metadata>") +
                  blob("<Name>b</Name>", "<Metadata><hdi_isfolder>false</hdi_isfolder></Metadata>", "<ETag>x</ETag>") +
                  blob("<Name>c</Name>", {}, "<ResourceType>directory</ResourceType>") +
+                 blob("<Name>f</Name>", "<Metadata><Hdi_isfolder>True</Hdi_isfolder></Metadata>") +
                  blob("<Name>d</Name>", {}, "<ResourceType>file</ResourceType>") +
                  "<BlobPrefix><Name>e/</Name></BlobPrefix>") ==
           "az://acct/models/b 7 \"0x8D\" az://acct/models/d 7 \"0x8D\" ");

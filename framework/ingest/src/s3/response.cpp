@@ -59,11 +59,13 @@ constexpr page_names names_of_azure{.root = "/EnumerationResults",
                                     .etag = "/Blobs/Blob/Properties/Etag",
                                     .next = "/NextMarker"};
 
-// A directory of an account with a hierarchy says so; Hadoop's have this metadata.
+// A directory of an account with a hierarchy says so; Hadoop's have this metadata. Some programs write its name with a
+// capital letter.
 bool says_directory(std::string_view path, std::string_view text)
 {
     return (path == "/Blobs/Blob/Properties/ResourceType" && text == "directory") ||
-           (path == "/Blobs/Blob/Metadata/hdi_isfolder" && boost::algorithm::iequals(text, "true"));
+           (boost::algorithm::iequals(path, "/Blobs/Blob/Metadata/hdi_isfolder") &&
+            boost::algorithm::iequals(text, "true"));
 }
 
 written_page read_page(std::string_view xml, page_names const& names)
