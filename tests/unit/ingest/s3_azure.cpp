@@ -132,6 +132,8 @@ TEST_CASE("s3: secrets of Azure are for their account")
     std::string const account = "AZURE_STORAGE_ACCOUNT";
     std::string const connection = "AZURE_STORAGE_CONNECTION_STRING";
     CHECK(secrets_with({{sas, "?a=b&sig=c"}, {secret, "k"}}) == "a=b&sig=c | k");
+    CHECK(secrets_with({{sas, " ?a=b&sig=c\n"}, {secret, "k==\r\n"}, {account, "acct\n"}}) == "a=b&sig=c | k==");
+    CHECK(secrets_with({{connection, "AccountName=acct;AccountKey=k==\n"}}) == " | k==");
     CHECK(secrets_with({{sas, "s"}, {secret, "k"}}, false) == " | ");
     CHECK(secrets_with({{sas, "s"}, {secret, "k"}, {account, "acct"}}, false) == "s | k");
     CHECK(secrets_with({{sas, "s"}, {secret, "k"}, {account, "other"}}) == " | ");

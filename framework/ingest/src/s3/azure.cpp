@@ -6,6 +6,7 @@
 #include <openssl/evp.h>
 
 #include <algorithm>
+#include <boost/algorithm/string/trim.hpp>
 #include <boost/beast/core/string.hpp>
 #include <map>
 
@@ -84,15 +85,17 @@ std::string string_to_sign(signed_request const& request, header_fields fields, 
 azure_setup azure_set_up(s3_options const& options, environment const& variable, std::string_view account,
                          bool may_know)
 {
-    auto connection = variable("AZURE_STORAGE_CONNECTION_STRING");
+    // The end of a file's line is not a part of its secret.
+    auto const value_of = [&](std::string_view name) { return boost::algorithm::trim_copy(variable(name)); };
+    auto connection = value_of("AZURE_STORAGE_CONNECTION_STRING");
     auto const named = part_of(connection, "AccountName");
     auto const is_own = named.empty() ? includes(part_of(connection, "BlobEndpoint"), account) : named == account;
     if (!is_own)
         connection.clear();
-    auto const owner = variable("AZURE_STORAGE_ACCOUNT");
+    auto const owner = value_of("AZURE_STORAGE_ACCOUNT");
     auto const is_owner = owner.empty() ? may_know : owner == account;
     auto const secret = [&](std::string_view name, std::string_view part) {
-        auto found = is_owner ? variable(name) : std::string{};
+        auto found = is_owner ? value_of(name) : std::string{};
         return found.empty() ? part_of(connection, part) : found;
     };
     auto const suffix = part_of(connection, "EndpointSuffix");
@@ -102,7 +105,7 @@ azure_setup azure_set_up(s3_options const& options, environment const& variable,
                       .sas = secret("AZURE_STORAGE_SAS_TOKEN", "SharedAccessSignature"),
                       .key = secret("AZURE_STORAGE_KEY", "AccountKey")};
     if (found.at.endpoint.empty())
-        found.at.endpoint = with_account(variable("AZURE_STORAGE_BLOB_ENDPOINT"), account);
+        found.at.endpoint = with_account(value_of("AZURE_STORAGE_BLOB_ENDPOINT"), account);
     if (found.at.endpoint.empty())
         found.at.endpoint = part_of(connection, "BlobEndpoint");
     if (found.at.endpoint.empty())
