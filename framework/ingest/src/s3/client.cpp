@@ -380,6 +380,10 @@ asio::awaitable<void> client::async_find_optional(azure_setup const& azure)
                           .expires = {},
                           .fields = {{"Authorization", "Bearer " + bearer_}}};
     } else if (!azure.sas.empty()) {
+        // Messages show the names of a query. Another text, such as a key, would be one.
+        if (azure.sas.find("sig=") == std::string::npos)
+            fail_without_credentials(
+                "AZURE_STORAGE_SAS_TOKEN, or SharedAccessSignature of the connection string, is not a SAS token", of_);
         sas_ = azure.sas;
     } else if (!azure.key.empty()) {
         by_ = shared_key(account_, azure.key);
