@@ -36,7 +36,7 @@ def stand_for_azure_identity(patch: pytest.MonkeyPatch, found: Any) -> list[Any]
         def get_token(self, *asked: str) -> Any:
             scopes.append(asked)
             if found is None:
-                raise LookupError
+                raise LookupError("the secret has expired\nTo mend that, visit a page.")
             return found.get_token(*asked)
 
     identity.DefaultAzureCredential = DefaultAzureCredential  # type: ignore[attr-defined]
@@ -123,3 +123,10 @@ def test_azure_identity_is_asked_by_itself_and_explain_says_so(monkeypatch: pyte
         with pytest.raises(gpurx.Forbidden):
             gpurx.load_safetensors("az://account/models/llama/model.safetensors", session=session, anonymous=True)
         assert len(asked) == count
+
+
+def test_explain_says_why_azure_identity_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_for_azure_identity(monkeypatch, None)
+    with gpurx.Session(transport="copy", size=8 << 20) as session:
+        gpurx.load_safetensors("az://account/public/llama/model.safetensors", session=session)
+        assert "\naz: azure.identity supplies no credentials, so requests are anonymous: the secret has expired\n" in session.explain() + "\n"

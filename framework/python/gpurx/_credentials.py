@@ -72,9 +72,12 @@ def _azure() -> tuple[str, Any, str]:
     identity, found = _installed("azure.identity"), None
     if identity:
         default = identity.DefaultAzureCredential()
-        with contextlib.suppress(importlib.import_module("azure.core.exceptions").ClientAuthenticationError):
-            default.get_token(AZURE_SCOPE)  # keeps it; the error says that there is no identity
+        try:
+            default.get_token(AZURE_SCOPE)  # it keeps the token
             found = default
+        except importlib.import_module("azure.core.exceptions").ClientAuthenticationError as error:
+            reason = str(error).partition("\n")[0]
+            _native.note(f"az: azure.identity supplies no credentials, so requests are anonymous: {reason}")
     return "azure.identity", found, type(found).__name__
 
 

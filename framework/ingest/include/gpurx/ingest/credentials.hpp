@@ -57,7 +57,7 @@ struct request_credentials {
 /// Safe.
 class credential_source {
   public:
-    /// @brief Type of the function. Its parameter is the scheme of the URL: "s3", "gs", "http" or "https".
+    /// @brief Type of the function. Its parameter is the scheme of the URL: "s3", "gs", "az", "http" or "https".
     using function = std::function<request_credentials(std::string_view scheme)>;
 
     /// @brief Makes a source.
