@@ -67,7 +67,7 @@ static int dms_dma_init(struct device *dev)
 	return dms_dma_check(dev);
 }
 
-static int __init dms_probe(struct platform_device *pdev)
+static int dms_probe(struct platform_device *pdev)
 {
 	struct dms_link *link;
 	int err, i;
@@ -130,24 +130,45 @@ static struct platform_driver dms_driver = {
 	.driver = {
 		.name	= DMS_NAME,
 	},
+	.probe		= dms_probe,
 	.remove		= dms_remove,
 };
 
 static int __init dms_init(void)
 {
+	int err;
+
 	if (!dms_rules || dms_rules > DMS_MAX_RULES)
 		return -EINVAL;
 
 	dms_debugfs_init();
 
-	dms_pdev = platform_create_bundle(&dms_driver, dms_probe, NULL, 0,
-					  NULL, 0);
+	err = platform_driver_register(&dms_driver);
+	if (err)
+		goto err_debugfs;
+
+	dms_pdev = platform_device_register_simple(DMS_NAME,
+						   PLATFORM_DEVID_NONE, NULL, 0);
 	if (IS_ERR(dms_pdev)) {
-		dms_debugfs_exit();
-		return PTR_ERR(dms_pdev);
+		err = PTR_ERR(dms_pdev);
+		goto err_driver;
+	}
+
+	/* A device is registered even if no driver can drive it */
+	if (!platform_get_drvdata(dms_pdev)) {
+		err = -ENODEV;
+		goto err_device;
 	}
 
 	return 0;
+
+err_device:
+	platform_device_unregister(dms_pdev);
+err_driver:
+	platform_driver_unregister(&dms_driver);
+err_debugfs:
+	dms_debugfs_exit();
+	return err;
 }
 
 static void __exit dms_exit(void)

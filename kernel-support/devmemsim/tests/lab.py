@@ -209,6 +209,11 @@ def setup() -> None:
         run("ip netns add peer")
         peer("ip link set lo up")
     run("ip link set lo up")
+    plug_in()
+
+
+def plug_in() -> None:
+    """Move the far end of a new pair to its namespace; addresses of both."""
     run("ip link set dms1 netns peer")
     addresses()
 

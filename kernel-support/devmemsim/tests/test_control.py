@@ -3,6 +3,7 @@
 """What ethtool and netlink set and report."""
 
 import errno
+import os
 import re
 
 import devmem
@@ -36,6 +37,15 @@ def test_identity() -> None:
                  "ntuple-filters: on", "receive-hashing: on",
                  "rx-gro-hw: on"):
         check(name in features, name)
+
+
+def test_driver_unbound() -> None:
+    driver = "/sys/bus/platform/drivers/devmemsim"
+    lab.run(f"echo devmemsim >{driver}/unbind")
+    check(not os.path.exists("/sys/class/net/dms0"), "dms0 is left")
+    lab.run(f"echo devmemsim >{driver}/bind")
+    lab.plug_in()
+    lab.transfer(4, 1000)
 
 
 def test_carrier_needs_both_ends() -> None:
