@@ -22,7 +22,6 @@ TESTS = "tools/testing/selftests/drivers/net"
 KERNEL = os.environ.get("GPURX_LAB", "")
 TESTS_OF = os.environ.get("SELFTESTS_OF") or KERNEL
 SECOND_TRIES = 4
-FAULTS = "/sys/kernel/debug/devmemsim/dms0"
 GUEST = Path(__file__).resolve().parent
 
 
@@ -101,7 +100,6 @@ def sh(command: str) -> None:
 
 def new_nic(nic: list[str]) -> None:
     """A NIC nothing was done to yet. fd78::/64 stands for a network behind dms0, as the tests of containers want one."""
-    # devmem_tokens_close.py ends by removing the NIC
     sh("! grep -q ^devmemsim /proc/modules || rmmod devmemsim; ! ip netns list | grep -qw peer || ip netns del peer")
     subprocess.run([GUEST / "network", *nic], check=True)
     sh("echo 1 >/proc/sys/net/ipv6/conf/dms0/keep_addr_on_down")
@@ -113,9 +111,7 @@ def environment(directory: Path) -> dict[str, str]:
     """What the suites take from their environment: which device, where its peer is, and that QEMU emulates the CPU."""
     return {**os.environ, "PATH": f"{directory}/bin:/usr/sbin:/usr/bin:/sbin:/bin", "NO_COLOR": "1", "NETIF": "dms0",
             "LOCAL_V4": "10.77.0.1", "REMOTE_V4": "10.77.0.2", "LOCAL_V6": "fd77::1", "REMOTE_V6": "fd77::2",
-            "LOCAL_PREFIX_V6": "fd78::/64", "REMOTE_TYPE": "netns", "REMOTE_ARGS": "peer", "KSFT_MACHINE_SLOW": "yes",
-            "DEVMEM_TOKENS_REMOVE": "rmmod devmemsim", "DEVMEM_TOKENS_PACK": f"echo {{}} >{FAULTS}/pack",
-            "DEVMEM_TOKENS_FAULTS": f"for fault in drop duplicate reorder; do echo {{}} >{FAULTS}/$fault; done"}
+            "LOCAL_PREFIX_V6": "fd78::/64", "REMOTE_TYPE": "netns", "REMOTE_ARGS": "peer", "KSFT_MACHINE_SLOW": "yes"}
 
 
 def run(command: list[str], directory: Path, limit: int) -> tuple[int, str]:
