@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # Build or fetch a kernel for the lab, or find it in the cache, and print the directory it is in:
 #
-#   kernel.sh [--path | --source] debian|debian-7.2|debian-experimental|stock|debug|branch|fixes|rfc|broken
+#   kernel.sh [--path | --source] debian|debian-7.2|debian-experimental|stock|debug|kcsan|branch|fixes|rfc|broken
 #
 #   DIRECTORY/vmlinux   what the guest boots
 #   DIRECTORY/build     the build directory, for out-of-tree modules: make -C DIRECTORY/build M=...
@@ -18,18 +18,22 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 # The series of a kernel, in their order. 'rfc' has prototypes on top of the branch, and of 'broken' one rule can be broken.
-declare -A series=([debug]=$branch_series [branch]=$branch_series [fixes]=fixes [rfc]="$branch_series rfc" [broken]="$branch_series broken")
+declare -A series=([debug]=$branch_series [kcsan]=$branch_series [branch]=$branch_series [fixes]=fixes [rfc]="$branch_series rfc" [broken]="$branch_series broken")
 
 # Lines of output of a full build, for the progress line.
-declare -A output_lines=([stock]=1956 [debug]=2034 [branch]=1956 [fixes]=2003 [rfc]=1956 [broken]=1956)
+declare -A output_lines=([stock]=1956 [debug]=2034 [kcsan]=1962 [branch]=1956 [fixes]=2003 [rfc]=1956 [broken]=1956)
+
+# KCSAN stops at one access of a number, so it looks at what the series change, and not at the millions elsewhere. The
+# barriers of locks have to be seen everywhere.
+declare -A make_arguments=([kcsan]='KCSAN_SANITIZE=n KCSAN_SANITIZE_devmem.o=y KCSAN_SANITIZE_devmem_token.o=y KCSAN_SANITIZE_tcp_devmem.o=y
+KCSAN_SANITIZE_page_pool.o=y KCSAN_INSTRUMENT_BARRIERS_spinlock.o=y KCSAN_INSTRUMENT_BARRIERS_mutex.o=y')
 
 config_files() {
     printf '%s\n' "$lab_dir/config/base.config"
-    [[ $1 != debug ]] || printf '%s\n' "$lab_dir/config/debug.config"
-    [[ $1 != fixes ]] || printf '%s\n' "$lab_dir/config/fixes.config"
+    [[ ! -e $lab_dir/config/$1.config ]] || printf '%s\n' "$lab_dir/config/$1.config"
 }
 
-# 'debug' is the branch with checks in it.
+# 'debug' and 'kcsan' are the branch with checks in it.
 patch_files() {
     # shellcheck disable=SC2086  # no name, or several
     patches_of ${series[$1]-} | sed -n "1,${GPURX_SERIES_PATCHES:-$}p"
@@ -66,6 +70,7 @@ kernel_id() {
         source_id "$source"
         built_changes "$kernel"
         config_files "$kernel" | xargs -d '\n' cat
+        printf '%s' "${make_arguments[$kernel]-}"
         gcc --version | head -n 1
     } | short_hash
 }
@@ -123,7 +128,8 @@ configure() {
 compile() {
     local kernel=$1 log=$directory/build.log
     note "building the kernel '$kernel' (log: $log)"
-    if ! kernel_make -j"$(nproc)" vmlinux modules 2>&1 | progress "kernel $kernel" "${output_lines[$kernel]}" "$log"; then
+    # shellcheck disable=SC2086  # several, or none
+    if ! kernel_make -j"$(nproc)" ${make_arguments[$kernel]-} vmlinux modules 2>&1 | progress "kernel $kernel" "${output_lines[$kernel]}" "$log"; then
         grep -nE -A5 'error:|Error [0-9]|undefined reference' "$log" | tail -n 40 >&2 || tail -n 20 "$log" >&2
         die "the build of the kernel '$kernel' failed; the whole log is $log"
     fi
@@ -147,7 +153,7 @@ main() {
         exec "$lab_dir/debian-kernel.sh" "${options[@]}" "$kernel"
     fi
     [[ $# == 1 && -n $kernel && -v output_lines[${kernel/#debian*/stock}] ]] ||
-        die "usage: kernel.sh [--path | --source] debian|debian-7.2|debian-experimental|stock|debug|branch|fixes|rfc|broken"
+        die "usage: kernel.sh [--path | --source] debian|debian-7.2|debian-experimental|stock|debug|kcsan|branch|fixes|rfc|broken"
     patch_files "$kernel" >/dev/null
 
     # The compiler is part of a kernel's name.

@@ -17,7 +17,8 @@ usage='usage: ./run lab [OPTION...] [-- COMMAND [ARGUMENT...]]
   --kernel KERNEL               the kernel of the guest (debian):
                                 debian, debian-7.2, debian-experimental: as Debian ships it, nothing is compiled;
                                 stock: the same source with the least that the lab needs; branch: with our series;
-                                debug: the branch under KASAN, lockdep, kmemleak; fixes: the fixes alone, under lockdep;
+                                debug: the branch under KASAN, lockdep, kmemleak; kcsan: the branch under KCSAN;
+                                fixes: the fixes alone, under lockdep;
                                 rfc: the branch with prototypes; broken: the branch, any rule of which can be broken
   --timeout SECONDS             end the guest after this time (600)
   --cpus N                      (2; emulated with a kernel of Debian, or fixes, 1)

@@ -27,11 +27,11 @@ while [[ ${1:-} == --* ]]; do
 done
 [[ $seconds =~ ^[0-9]+$ ]] || die "--seconds $seconds: not a number"
 limit=$((3600 + seconds))
-[[ $kernel != debug ]] || limit=$((limit + 3600))
+[[ $kernel != debug && $kernel != kcsan ]] || limit=$((limit + 3600))
 directory=$("$lab_dir/selftests.sh" "${tests_of:-$kernel}")
 nic=("$("$lab_dir/module.sh" "$kernel" "$repo_dir/kernel-support/devmemsim")")
 # A kernel that holds the device does not need the NIC to leave it behind, and is to show it.
-case $kernel in branch | debug | fixes | broken) nic+=(keep_device=N) ;; esac
+case $kernel in branch | debug | kcsan | fixes | broken) nic+=(keep_device=N) ;; esac
 # Tunnels, qdiscs and filters are modules. An interrupt's affinity is something only where there could be a second CPU,
 # but it must not run where QEMU emulates it (framework/docs/decisions/build.md).
 options=()

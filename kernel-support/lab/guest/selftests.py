@@ -155,7 +155,7 @@ def run_cases(suite: Suite, directory: Path) -> tuple[int, str, list[Result]]:
         _, names = run([program, "-l", "-t", pattern], directory, 60)
         left_out += [Result(name, "skip") for name in names.split() if fnmatch.fnmatchcase(name, pattern)]
     without = [word for pattern in suite.left_out for word in ("-T", pattern)]
-    status, output = run([program, *suite.arguments, *without], directory, suite.limit * (4 if KERNEL == "debug" else 1))
+    status, output = run([program, *suite.arguments, *without], directory, suite.limit * (4 if KERNEL in ("debug", "kcsan") else 1))
     return status, output, parse_results(output) + left_out
 
 
