@@ -5,7 +5,7 @@
 #   packages.sh [--list] GROUP...
 #   packages.sh --versions GROUP...     what is installed of them, and in which versions
 #
-# Groups: build tests cuda lint python wheel debian plot docs browser downloaders module kernel lab selftests trace systemd
+# Groups: build tests cuda lint python wheel debian plot docs browser downloaders module kernel kernel-debs lab selftests trace systemd
 #
 # Where the release's own packages are too old (Debian 12), the newer ones come from its backports, through a list of
 # our own: /etc/apt stays as it is.
@@ -109,6 +109,11 @@ patch
 perl
 debian-archive-keyring
 '
+packages[kernel-debs]='
+debhelper
+libdw-dev
+dpkg-dev
+'
 packages[lab]='
 qemu-system-x86
 libcap-ng0
@@ -163,6 +168,7 @@ declare -A why=(
     [downloaders]="to compare gpurx-fetch with them"
     [module]="to build the software NIC for the lab's kernel"
     [kernel]="to build a kernel for the lab"
+    [kernel-debs]="to make Debian packages of a kernel"
     [lab]="to boot the lab's guest and talk to its network"
     [trace]="to watch the kernel with bpftrace"
     [systemd]="to boot it in the lab's guest"
