@@ -122,7 +122,8 @@ TEST_CASE("s3: the account of Azure is in the host, or in the path of another en
     CHECK(endpoint_with("AccountName=acct;BlobEndpoint=http://a", "", "http://c") == "http://c/acct");
     CHECK(endpoint_with("AccountName=other;BlobEndpoint=http://a") == "https://acct.blob.core.windows.net");
     CHECK(endpoint_with("AccountName=acct;EndpointSuffix=example.org") == "https://acct.blob.example.org");
-    CHECK(url_of({"acct/models", "a"}, {.endpoint = "https://own.example.org/"}) == "https://own.example.org/models/a");
+    CHECK(url_of({"acct/models", "a"}, service{.endpoint = "https://own.example.org/", .region = {}}) ==
+          "https://own.example.org/models/a");
 }
 
 TEST_CASE("s3: secrets of Azure are for their account")
