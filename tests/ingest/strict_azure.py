@@ -23,9 +23,7 @@ import base64
 import email.utils
 import hmac
 import sys
-import threading
 import time
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 from xml.sax.saxutils import escape
@@ -133,10 +131,7 @@ def main() -> None:
     for path in directory.rglob("*"):
         objects[str(path.relative_to(directory))] = b"" if path.is_dir() else path.read_bytes()
     objects["llama/"] = b""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    print(f"http://127.0.0.1:{server.server_port}", flush=True)
+    print(strict_s3.serve("127.0.0.1", None, Handler), flush=True)
     sys.stdin.read()
 
 

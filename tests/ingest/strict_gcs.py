@@ -16,8 +16,6 @@ are those of Google's documentation:
 import base64
 import hashlib
 import sys
-import threading
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 from xml.sax.saxutils import escape
@@ -104,10 +102,7 @@ def main() -> None:
     for one in objects.values():
         if len(one) <= SUMMED_UP:
             checksum("crc32", one)  # before there is a client that waits for it
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    print(f"http://127.0.0.1:{server.server_port}", flush=True)
+    print(strict_s3.serve("127.0.0.1", None, Handler), flush=True)
     sys.stdin.read()
 
 

@@ -239,8 +239,8 @@ def certify(directory: Path, address: str) -> Path:
     return file
 
 
-def serve(address: str, certificate: Path | None) -> str:
-    server = ThreadingHTTPServer((address, 0), Handler)
+def serve(address: str, certificate: Path | None, handler: type[BaseHTTPRequestHandler] = Handler) -> str:
+    server = ThreadingHTTPServer((address, 0), handler)
     server.daemon_threads = True
     if certificate:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
