@@ -23,9 +23,8 @@ declare -A series=([debug]=$branch_series [kcsan]=$branch_series [branch]=$branc
 # Lines of output of a full build, for the progress line.
 declare -A output_lines=([stock]=1956 [debug]=2034 [kcsan]=1962 [branch]=1956 [fixes]=2003 [rfc]=1956 [broken]=1956)
 
-# KCSAN stops at one access of a number, so it looks at what the series change, and not at the millions elsewhere. The
-# barriers of locks have to be seen everywhere.
-declare -A make_arguments=([kcsan]='KCSAN_SANITIZE=n KCSAN_SANITIZE_devmem.o=y KCSAN_SANITIZE_devmem_token.o=y KCSAN_SANITIZE_tcp_devmem.o=y
+# KCSAN watches one access of a number. So only the files that the series change are instrumented, and the barriers of locks.
+declare -A instrumentation=([kcsan]='KCSAN_SANITIZE=n KCSAN_SANITIZE_devmem.o=y KCSAN_SANITIZE_devmem_token.o=y KCSAN_SANITIZE_tcp_devmem.o=y
 KCSAN_SANITIZE_page_pool.o=y KCSAN_INSTRUMENT_BARRIERS_spinlock.o=y KCSAN_INSTRUMENT_BARRIERS_mutex.o=y')
 
 config_files() {
@@ -70,14 +69,14 @@ kernel_id() {
         source_id "$source"
         built_changes "$kernel"
         config_files "$kernel" | xargs -d '\n' cat
-        printf '%s' "${make_arguments[$kernel]-}"
+        printf '%s' "${instrumentation[$kernel]-}"
         gcc --version | head -n 1
     } | short_hash
 }
 
 # unpack KERNEL SOURCE: print the directory of the source tree with the patches of KERNEL.
 unpack() {
-    local kernel=$1 source=$2 id tree patch
+    local kernel=$1 source=$2 id tree
     # With all of each patch: tests are built in this tree.
     id=$({ source_id "$source" && patch_files "$kernel" | xargs -r -d '\n' sha256sum | cut -d' ' -f1; } | short_hash)
     tree=$cache_dir/kernel-source/$id
@@ -89,16 +88,8 @@ unpack() {
     if [[ ! -d $tree ]]; then
         note "unpacking the kernel source ..."
         rm -rf "$tree.new"
-        mkdir -p "$tree.new"
-        if [[ -d $source ]]; then
-            cp -a "$source/." "$tree.new/"
-        else
-            # The register tables of one GPU driver are a quarter of the tree.
-            tar -xf "$source" -C "$tree.new" --strip-components=1 --exclude='*/drivers/gpu/drm/amd/include'
-        fi
-        while read -r patch; do
-            [[ -z $patch ]] || patch -s -p1 --fuzz=0 -d "$tree.new" -i "$patch" >&2 || die "${patch##*/} does not apply"
-        done < <(patch_files "$kernel")
+        # The register tables of one GPU driver are a quarter of the tree.
+        unpack_patched "$source" "$tree.new" --exclude='*/drivers/gpu/drm/amd/include' < <(patch_files "$kernel")
         mv "$tree.new" "$tree"
     fi
     printf '%s\n' "$tree"
@@ -129,7 +120,7 @@ compile() {
     local kernel=$1 log=$directory/build.log
     note "building the kernel '$kernel' (log: $log)"
     # shellcheck disable=SC2086  # several, or none
-    if ! kernel_make -j"$(nproc)" ${make_arguments[$kernel]-} vmlinux modules 2>&1 | progress "kernel $kernel" "${output_lines[$kernel]}" "$log"; then
+    if ! kernel_make -j"$(nproc)" ${instrumentation[$kernel]-} vmlinux modules 2>&1 | progress "kernel $kernel" "${output_lines[$kernel]}" "$log"; then
         grep -nE -A5 'error:|Error [0-9]|undefined reference' "$log" | tail -n 40 >&2 || tail -n 20 "$log" >&2
         die "the build of the kernel '$kernel' failed; the whole log is $log"
     fi

@@ -25,6 +25,21 @@ patches_of() {
     done
 }
 
+# unpack_patched SOURCE TREE [TAR_OPTION...]: SOURCE, an archive or a directory, in the new directory TREE, with the patches
+# whose names stdin has
+unpack_patched() {
+    local source=$1 tree=$2 patch
+    mkdir -p "$tree"
+    if [[ -d $source ]]; then
+        cp -a "$source/." "$tree/"
+    else
+        tar -xf "$source" -C "$tree" --strip-components=1 "${@:3}"
+    fi
+    while read -r patch; do
+        [[ -z $patch ]] || patch -s -p1 --fuzz=0 -d "$tree" -i "$patch" >&2 || die "${patch##*/} does not apply"
+    done
+}
+
 # lock NAME: hold an exclusive lock on NAME until this shell ends. Whoever comes second waits and says so.
 lock() {
     local file=$cache_dir/locks/$1 fd

@@ -12,19 +12,6 @@ set -euo pipefail
 
 usage='usage: debs.sh [--config FILE] DIRECTORY [SERIES...]'
 
-unpack() {
-    local source=$1 tree=$2 patch
-    mkdir -p "$tree"
-    if [[ -d $source ]]; then
-        cp -a "$source/." "$tree/"
-    else
-        tar -xf "$source" -C "$tree" --strip-components=1
-    fi
-    while read -r patch; do
-        patch -s -p1 --fuzz=0 -d "$tree" -i "$patch" >&2 || die "${patch##*/} does not apply"
-    done
-}
-
 # Certificates and debug information of a distribution's configuration are files of that distribution, and gigabytes.
 configure() {
     local tree=$1 config=$2
@@ -54,9 +41,9 @@ main() {
     "$lab_dir/packages.sh" kernel kernel-debs
     source=$("$lab_dir/kernel-source.sh")
     note "unpacking the kernel source ..."
-    unpack "$source" "$tree" < <(patches_of "$@")
+    unpack_patched "$source" "$tree" < <(patches_of "$@")
     configure "$tree" "$config"
-    note "building the packages (log: $log); with a distribution's configuration that takes hours on two cores"
+    note "building the packages (log: $log); a distribution's configuration takes long"
     name=$(IFS=-; printf '%s' "gpurx${*:+-$*}")
     make -C "$tree" -j"$(nproc)" CC='ccache gcc' LOCALVERSION="-$name" bindeb-pkg >"$log" 2>&1 &
     wait_for "building the packages" $! || {
