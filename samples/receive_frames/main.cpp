@@ -71,7 +71,8 @@ asio::awaitable<std::uint64_t> receive_in_parts(gpurx::receiver& rx, std::uint64
 {
     std::uint64_t loans = 0;
     for (; length > 0; ++loans) {
-        auto loan = co_await rx.async_receive(length);
+        auto [error, loan] = co_await rx.async_receive(length, as_result);
+        check(error, rx);
         length -= loan.size();
         consume(std::move(loan), out);
     }

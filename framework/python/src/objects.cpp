@@ -238,6 +238,7 @@ std::uint32_t crc32c_at(std::uintptr_t address, std::size_t size, std::uint32_t 
 void check_one_commit(std::vector<std::pair<std::string, std::string>> const& files)
 {
     std::vector<ingest::stated_commit> stated;
+    stated.reserve(files.size());
     for (auto const& [url, commit] : files)
         stated.push_back({url, commit});
     ingest::check_one_commit(stated);

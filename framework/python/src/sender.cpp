@@ -37,6 +37,7 @@ using sent_array = std::tuple<std::string, std::uint16_t, std::vector<std::uint6
 std::vector<ingest::tensor_view> views_of(std::vector<sent_array> const& arrays)
 {
     std::vector<ingest::tensor_view> all;
+    all.reserve(arrays.size());
     for (auto const& [name, type, row, address, size] : arrays)
         all.push_back(
             {{name, static_cast<ingest::dtype>(type), row}, {reinterpret_cast<std::byte const*>(address), size}});
@@ -164,6 +165,7 @@ class sender {
     std::unique_ptr<sender_parts> parts_;
 };
 
+// NOLINTNEXTLINE(readability-function-size): the keywords that Python has
 void make_sender(sender* place, std::string address, std::uint32_t source, bool resume, nb::bytes const& secret,
                  double connect_timeout, double reconnect, std::optional<double> timeout, std::uint64_t window)
 {

@@ -246,7 +246,7 @@ void bind_session(nb::module_& module)
         .def("explain", &session::explain, about_explain)
         .def_prop_ro(
             "transport", [](session const& self) { return to_string(self.get()->transport()); },
-            "Transport in use: \"devmem\", \"zcrx\" or \"copy\".")
+            R"(Transport in use: "devmem", "zcrx" or "copy".)")
         .def_prop_ro(
             "why_not_devmem", [](session const& self) { return to_string(self.get()->why_not_devmem()); },
             about_why_not_devmem)

@@ -31,10 +31,9 @@ ifq_reg import_of(int exported) noexcept
 
 }  // namespace
 
-zcrx_queue::thread_ring::thread_ring(zcrx_queue& queue, bool disabled) : ring{submissions, completions, disabled}
-{
-    queue_id = queue.import_into(ring);
-}
+zcrx_queue::thread_ring::thread_ring(zcrx_queue& queue, bool disabled)
+    : ring{submissions, completions, disabled}, queue_id{queue.import_into(ring)}
+{}
 
 std::uint32_t zcrx_queue::import_into(io_ring& ring) const
 {

@@ -212,7 +212,7 @@ class staging {
     // chunk it returns false and does nothing.
     bool await_all(int event) noexcept;
     // Runs on the thread that watches streams.
-    static void arrived(void* chunk, error_code) noexcept;
+    static void arrived(void* argument, error_code) noexcept;
     // The caller holds the mutex.
     [[nodiscard]] static bool is_idle(chunk& each) noexcept;
     // Returns null if all chunks are being copied, or on an error.

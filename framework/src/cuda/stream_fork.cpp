@@ -119,7 +119,7 @@ struct fork_state {
         auto& on = cuda::gpu::open(from.ordinal);
         if (from.context != on.context())
             return nullptr;
-        return std::unique_ptr<fork_state>{new fork_state{on, from, is_owned_stream(stream.get()), {}}};
+        return std::make_unique<fork_state>(fork_state{on, from, is_owned_stream(stream.get()), {}});
     }
 
     // Takes branches, which wait for the work on `from`. Throws system_error and std::bad_alloc.

@@ -16,7 +16,7 @@ namespace gpurx::detail {
 namespace {
 
 // As many bytes as the pages of one receive, and at least half of that where loans of earlier ones are in the chunk.
-constexpr std::size_t chunk_size = 512 * 4096;
+constexpr std::size_t chunk_size = std::size_t{512} * 4096;
 constexpr std::size_t least_room = chunk_size / 2;
 
 }  // namespace

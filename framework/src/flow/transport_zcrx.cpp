@@ -85,7 +85,7 @@ class zcrx_transport final : public flow_transport {
     };
 
     // Asks one queue of a session; `from` is null for the flow's own.
-    [[nodiscard]] error_code receive_from(session_ptr const& from, std::uint32_t queue, std::size_t limit, loan& into);
+    [[nodiscard]] error_code receive_from(session_ptr const& from, std::uint32_t number, std::size_t limit, loan& into);
     // Asks each queue of the process but the one that was asked last.
     [[nodiscard, gnu::noinline]] error_code receive_from_others(std::size_t limit, loan& into);
     [[nodiscard]] outcome request(zcrx_queue& queue, memory_span memory, std::size_t size, loan& into);

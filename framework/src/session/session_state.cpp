@@ -193,12 +193,12 @@ session_state::session_state(rx_session_options options, std::shared_ptr<memory_
       loan_limit_{plan.loan_limit},
       read_share_{plan.read_share},
       explanation_{std::move(explanation)},
+      claim_{std::move(claim)},
       nic_{nic.get()},
-      restoration_{nic ? new restoration{memory_, std::move(claim), std::move(nic)} : nullptr},
+      restoration_{nic ? new restoration{memory_, std::move(claim_), std::move(nic)} : nullptr},
       rings_{nic_ != nullptr ? rings_of(*nic_) : ring_demand{}}
 {
     if (nic_ == nullptr) {
-        claim_ = std::move(claim);
         pages_ = std::make_unique<page_pool>(
             memory_->span().size(), options_.max_flows,
             memory_->span().kind() == memory_kind::device ? page_pool::order::in_a_row : page_pool::order::warmest);

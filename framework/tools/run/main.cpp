@@ -68,7 +68,7 @@ std::optional<command_line> parse_command_line(int argc, char** argv, int& exit_
         ->option_text("PATH");
     app.footer("The program and its arguments follow \"--\": gpurx-run --interface NAME -- PROGRAM [ARGUMENT...]");
     // What follows is the program's: CLI11 would take brackets and commas in it for lists.
-    auto const own = std::find(argv, argv + argc, std::string_view{"--"});
+    auto** const own = std::find(argv, argv + argc, std::string_view{"--"});
     if (own != argv + argc)
         parsed.program.assign(own + 1, argv + argc);
     try {

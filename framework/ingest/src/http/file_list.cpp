@@ -18,9 +18,9 @@ namespace {
 using namespace detail;
 namespace filesystem = std::filesystem;
 
-std::string with_slash(std::string text)
+std::string with_slash(std::string_view text)
 {
-    return text.ends_with('/') ? text : text + "/";
+    return std::string{text} + (text.ends_with('/') ? "" : "/");
 }
 
 // Takes a name below the directory, if it is one.

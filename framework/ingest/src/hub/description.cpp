@@ -112,7 +112,7 @@ std::optional<description> parse_description(std::string_view text, std::string&
     auto const* const all = code ? nullptr : parsed.if_object();
     auto const* const commit = all == nullptr ? nullptr : all->if_contains("sha");
     auto const* const files = all == nullptr ? nullptr : all->if_contains("siblings");
-    why = "its answer does not describe a model: it has no \"sha\" of a commit, or no list \"siblings\" of files";
+    why = R"(its answer does not describe a model: it has no "sha" of a commit, or no list "siblings" of files)";
     if (commit == nullptr || !commit->is_string() || files == nullptr || !files->is_array())
         return std::nullopt;
     description found{.commit = std::string{commit->get_string()}, .files = {}};

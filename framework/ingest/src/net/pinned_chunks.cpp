@@ -59,7 +59,7 @@ class spare_memory {
 }  // namespace
 
 struct pinned_chunks::state {
-    explicit state(asio::any_io_executor executor) : passed{std::move(executor)} {}
+    explicit state(asio::any_io_executor const& executor) : passed{executor} {}
     state(state const&) = delete;
     state& operator=(state const&) = delete;
     // What the GPU may still read, after an error or at the end of the executor, is not used again.
@@ -82,7 +82,7 @@ struct pinned_chunks::state {
     asio::steady_timer passed;  // cancelled when a chunk is free
 };
 
-pinned_chunks::pinned_chunks(asio::any_io_executor executor) : state_{std::make_shared<state>(std::move(executor))} {}
+pinned_chunks::pinned_chunks(asio::any_io_executor const& executor) : state_{std::make_shared<state>(executor)} {}
 
 asio::awaitable<error_code> pinned_chunks::async_room(host_span& room)
 {

@@ -16,7 +16,7 @@ namespace gpurx::ingest::detail {
 // Belongs to one strand. Destroyed at any time: the memory stays until the GPU has read it.
 class pinned_chunks {
   public:
-    explicit pinned_chunks(asio::any_io_executor executor);
+    explicit pinned_chunks(asio::any_io_executor const& executor);
 
     // Waits until the GPU has read the chunk that is next, and then returns it in `room`. Allocates it at its first
     // use. Errors: of the driver. Cancellation: the GPU still reads the chunk.

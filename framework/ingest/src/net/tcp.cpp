@@ -108,7 +108,7 @@ std::vector<asio::ip::tcp::endpoint> in_order_of_attempts(
         ordered.push_back(*next);
         rest.erase(next);
     }
-    std::ranges::stable_partition(ordered, [&](auto const& each) { return !is_silent(each); });
+    std::stable_partition(ordered.begin(), ordered.end(), [&](auto const& each) { return !is_silent(each); });
     return ordered;
 }
 

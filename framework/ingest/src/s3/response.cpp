@@ -171,7 +171,7 @@ std::optional<listing_page> parse_listing(std::string_view xml, std::string_view
     for (auto const& each : written.objects) {
         auto object = object_of(each, written.encoding == "url", bucket, of);
         if (!object) {
-            why = fmt::format("its answer has an object without key or size: key \"{}\", size \"{}\"",
+            why = fmt::format(R"(its answer has an object without key or size: key "{}", size "{}")",
                               each.key.substr(0, 200), each.size.substr(0, 200));
             return std::nullopt;
         }
