@@ -31,7 +31,7 @@ fetch_package() {
 
 # What of the tests is compiled, by directory under tools/testing/selftests; what a tree does not have is left out.
 declare -A compiled=(
-    [drivers/net/hw]='ncdevmem iou-zcrx toeplitz devmem_tokens nk_forward.bpf.o nk_primary_rx_redirect.bpf.o'
+    [drivers/net/hw]='ncdevmem iou-zcrx toeplitz nk_forward.bpf.o nk_primary_rx_redirect.bpf.o'
     [drivers/net]='napi_id_helper'
     [net/lib]='csum gro xdp_helper xdp_dummy.bpf.o xdp_native.bpf.o'
 )
