@@ -81,8 +81,9 @@ std::optional<owned_socket> parse_line(std::string_view line)
 
 void append(std::vector<std::byte>& to, void const* from, std::size_t size)
 {
-    auto const* const begin = static_cast<std::byte const*>(from);
-    to.insert(to.end(), begin, begin + size);
+    auto const before = to.size();
+    to.resize(before + size);
+    std::copy_n(static_cast<std::byte const*>(from), size, to.data() + before);
 }
 
 // A port takes three words: the comparison, the port, and a jump to the end, which is to accept. A jump beyond the end

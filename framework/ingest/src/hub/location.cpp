@@ -154,7 +154,7 @@ std::optional<versioned_url> take_apart(std::string_view url)
         return code ? std::nullopt
                     : std::optional{versioned_url{.before = fmt::format("{}{}@", scheme, which.model),
                                                   .revision = which.revision,
-                                                  .behind = "/" + which.file}};
+                                                  .behind = fmt::format("/{}", which.file)}};
     }
     auto const path = url.substr(0, url.find_first_of("?#"));
     auto const begin = path.find(resolve) + resolve.size();
@@ -166,7 +166,7 @@ std::optional<versioned_url> take_apart(std::string_view url)
         return std::nullopt;
     return versioned_url{.before = std::string{url.substr(0, begin)},
                          .revision = std::move(revision),
-                         .behind = "/" + std::string{url.substr(path.size() - rest.size())}};
+                         .behind = fmt::format("/{}", url.substr(path.size() - rest.size()))};
 }
 
 }  // namespace gpurx::ingest::detail::hub
