@@ -195,7 +195,7 @@ TEST_CASE("pages go back at once while the receiver is idle, waits, or is gone")
 
 TEST_CASE("inside a step pages are gathered, handed over when a call is full, and all at its end")
 {
-    world in{transport::devmem, {.receive_memory = pages(1024), .loan_limit = pages(512)}};
+    world in{transport::devmem, {.receive_memory = pages(4096), .loan_limit = pages(3000)}, pages(4096)};
     sender to{in.wires};
     auto rx = in.flow(to);
     auto const& flow = detail::receiver_access::state(rx)->connection();
@@ -232,7 +232,7 @@ TEST_CASE("inside a step pages are gathered, handed over when a call is full, an
     SECTION("many pages: a call each 1024")
     {
         in.kernel.set_fragment_size(16);
-        in.kernel.set_packing(true);
+        in.kernel.set_ascending(true);
         while (in.kernel.tokens_out() < 2500)
             loans.push_back(lend(in, to, rx, 16 * 100));
         {

@@ -54,14 +54,15 @@ int errno_with_room_for(int socket, std::size_t control_size)
 // their array tokens, if it has any, and by up to 1024 xarray tokens. Returns how many tokens that were.
 int give_all_back(int socket)
 {
-    int pages = 0;
+    int all_taken = 0;
     for (auto const first : {std::uint32_t{1}, uapi::xarray_token}) {
         uapi::dmabuf_token const all{.token_start = first, .token_count = uapi::max_dontneed_pages};
-        auto const taken = ::setsockopt(socket, SOL_SOCKET, uapi::so_devmem_dontneed, &all, sizeof all);
-        REQUIRE(taken >= 0);
-        pages += taken;
+        for (int taken = 1; taken > 0; all_taken += taken) {
+            taken = ::setsockopt(socket, SOL_SOCKET, uapi::so_devmem_dontneed, &all, sizeof all);
+            REQUIRE(taken >= 0);
+        }
     }
-    return pages;
+    return all_taken;
 }
 
 // One connection whose sender holds on after the first part.

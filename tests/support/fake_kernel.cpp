@@ -148,7 +148,7 @@ fake_kernel::~fake_kernel()
         if (!state.tokens.empty())
             FAIL_CHECK("socket " << inode << " kept " << state.tokens.size() << " tokens");
     for (auto const& [id, where] : memories_)
-        if (auto const out = where.pages_owned(); out > 0)
+        if (auto const out = where.array_tokens_out(); out > 0)
             FAIL_CHECK("of memory " << id << " " << out << " array tokens were kept");
     if (auto const out = pages_of_io_uring(); out > 0)
         FAIL_CHECK("of io_uring " << out << " fragments did not return");
@@ -297,7 +297,7 @@ std::size_t fake_kernel::tokens_out()
     for (auto const& [inode, state] : sockets_)
         count += state.tokens.size();
     for (auto const& [id, where] : memories_)
-        count += where.pages_owned();
+        count += where.array_tokens_out();
     return count;
 }
 

@@ -16,9 +16,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <span>
@@ -135,19 +137,25 @@ class fake_kernel {
 
   private:
     struct tcp_socket;
+    // Who has a page by array tokens, and how many of them.
+    struct page_owner {
+        tcp_socket const* socket = nullptr;
+        std::uint32_t tokens = 0;
+    };
     struct memory {
         std::span<std::byte> bytes;
-        std::vector<int> tokens_on;             // by page: tokens of both kinds that name it
-        std::vector<tcp_socket const*> owners;  // by page: who has it by an array token
+        std::vector<int> tokens_on;      // by page: tokens of both kinds that name it
+        std::vector<page_owner> owners;  // by page
         std::set<std::size_t> free;
         std::size_t packing_page = 0;
         std::size_t packed = page_size;  // bytes of packing_page in use
         std::size_t next = 0;            // where the search for a scattered page begins
         bool io_uring = false;           // a queue of it has the pages
 
-        [[nodiscard]] std::size_t pages_owned() const
+        [[nodiscard]] std::size_t array_tokens_out() const
         {
-            return owners.size() - static_cast<std::size_t>(std::ranges::count(owners, nullptr));
+            return std::transform_reduce(owners.begin(), owners.end(), std::size_t{0}, std::plus{},
+                                         [](page_owner const& of) { return std::size_t{of.tokens}; });
         }
     };
     struct token_target {

@@ -11,25 +11,28 @@ namespace gpurx::test {
 
 namespace {
 
-// An array token: the slot of the memory in the socket's table, and the page, counted from 1.
+// An array token: the slot of the memory in the socket's table, and the page, counted from 1. The slot behind the last
+// one has the xarray tokens.
 constexpr std::uint32_t page_bits = 27;
 constexpr std::uint32_t page_mask = (std::uint32_t{1} << page_bits) - 1;
-constexpr std::size_t most_slots = 16;
+constexpr std::uint32_t most_slots = 15;
+constexpr std::uint32_t most_tokens_on_page = 1023;
 
 }  // namespace
 
-// A page has one owner; while it has, whoever receives from it gets an xarray token.
+// A page has one owner, which gets the same array token each time. While it has, others get xarray tokens.
 std::uint32_t fake_kernel::hand_out(tcp_socket& state, std::uint32_t dmabuf_id, std::size_t page)
 {
     auto& where = memories_.at(dmabuf_id);
     ++where.tokens_on[page];
-    if (where.owners[page] == nullptr) {
+    auto& owner = where.owners[page];
+    if (owner.tokens == 0 || (owner.socket == &state && owner.tokens < most_tokens_on_page)) {
         if (auto const slot = slot_of(state, dmabuf_id)) {
-            where.owners[page] = &state;
+            owner = {&state, owner.tokens + 1};
             return *slot << page_bits | static_cast<std::uint32_t>(page + 1);
         }
     }
-    auto token = (array_tokens_ ? detail::uapi::xarray_token : 0) | 1;
+    auto token = (array_tokens_ ? most_slots << page_bits : 0) | 1;
     while (state.tokens.contains(token))
         ++token;
     state.tokens[token] = {dmabuf_id, page};
@@ -55,7 +58,7 @@ std::optional<fake_kernel::token_target> fake_kernel::array_target(tcp_socket co
         return std::nullopt;
     auto const& owners = memories_.at(state.slots[slot]).owners;
     auto const page = (token & page_mask) - 1;
-    if (page >= owners.size() || owners[page] != &state)
+    if (page >= owners.size() || owners[page].tokens == 0 || owners[page].socket != &state)
         return std::nullopt;
     return token_target{state.slots[slot], page};
 }
@@ -70,7 +73,7 @@ bool fake_kernel::take_back(tcp_socket& state, std::uint32_t token)
     auto const target = array_target(state, token);
     if (!target)
         return false;
-    memories_.at(target->dmabuf_id).owners[target->page] = nullptr;
+    --memories_.at(target->dmabuf_id).owners[target->page].tokens;
     put_page(*target);
     return true;
 }
@@ -82,10 +85,8 @@ void fake_kernel::take_all_back(tcp_socket& state)
     for (auto const id : state.slots) {
         auto& owners = memories_.at(id).owners;
         for (std::size_t page = 0; page < owners.size(); ++page)
-            if (owners[page] == &state) {
-                owners[page] = nullptr;
+            for (; owners[page].socket == &state && owners[page].tokens > 0; --owners[page].tokens)
                 put_page({id, page});
-            }
     }
 }
 

@@ -46,7 +46,7 @@ struct stats {
     /// @brief Tokens that cost the kernel a lock and an entry per fragment.
     ///
     /// If the kernel has no array tokens (rx_session::explain()), these are all tokens. Otherwise they are tokens of
-    /// pages already on loan, as when packets share a page.
+    /// pages that another connection has, as when their packets share a page.
     std::uint64_t xarray_tokens = 0;
 
     /// @brief System calls `recvmsg` and `recv`, and with transport `zcrx` `io_uring_enter`.

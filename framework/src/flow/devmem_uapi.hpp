@@ -42,7 +42,8 @@ struct dmabuf_token {
 };
 static_assert(sizeof(dmabuf_token) == 8);
 
-// A token is a number to give back. On kernels that have array tokens those with this bit are xarray tokens.
-inline constexpr std::uint32_t xarray_token = std::uint32_t{1} << 31;
+// A token is a number to give back. On kernels that have array tokens those from here on are xarray tokens: they have
+// the slot behind those of memories (kernel-support/linux-7.3/README.md).
+inline constexpr std::uint32_t xarray_token = std::uint32_t{15} << 27;
 
 }  // namespace gpurx::detail::uapi

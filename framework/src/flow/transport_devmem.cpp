@@ -67,7 +67,7 @@ class devmem_transport final : public flow_transport {
         std::size_t undelivered = 0;      // behind the end of the stream
         std::uint64_t stray_tokens = 0;   // of pages in no session's memory
         std::uint64_t own_pages = 0;      // of the session, each once where its fragments come together
-        std::uint64_t marked_tokens = 0;  // uapi::xarray_token
+        std::uint64_t marked_tokens = 0;  // from uapi::xarray_token on
         std::uint64_t last_offset = ~std::uint64_t{0};
 
         [[nodiscard]] std::size_t total() const noexcept { return device + resteered + linear + undelivered; }
@@ -221,7 +221,7 @@ std::size_t devmem_transport::deliver_own(devmem_cmsg_reader& reader, loan& into
         if ((piece.offset ^ last_offset) < page_size)
             ++shared_pages;
         last_offset = piece.offset;
-        marked_tokens += piece.token / uapi::xarray_token;
+        marked_tokens += piece.token >= uapi::xarray_token ? 1 : 0;
         if (!tokens.join({piece.token, 1})) {
             if (tokens.count > 0)
                 *ranges++ = tokens;
@@ -288,7 +288,7 @@ fragment devmem_transport::locate_linear(devmem_piece const& piece, tally& sum)
 fragment devmem_transport::locate(devmem_piece const& piece, loan& into, tally& sum)
 {
     into.append_token(piece.token);
-    sum.marked_tokens += piece.token / uapi::xarray_token;
+    sum.marked_tokens += piece.token >= uapi::xarray_token ? 1 : 0;
     auto memory = memory_;
     auto* bytes = &sum.device;
     if (piece.dmabuf_id == dmabuf_id_) {

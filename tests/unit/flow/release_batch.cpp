@@ -95,11 +95,11 @@ TEST_CASE("tokens go back in calls that the kernel takes")
         {"one entry more", part(many, 0, 129), {part(many, 0, 128), part(many, 128, 129)}},
         {"three calls", many, {part(many, 0, 128), part(many, 128, 256), part(many, 256, 300)}},
         {"the largest numbers", {{0x7fffffff, 1}, {0xffffffff, 1}}, {{{0x7fffffff, 1}, {0xffffffff, 1}}}},
-        {"xarray tokens are joined as array tokens are", {{0x80000005, 1}, {0x80000006, 2}}, {{{0x80000005, 3}}}},
+        {"xarray tokens are joined as array tokens are", {{0x78000005, 1}, {0x78000006, 2}}, {{{0x78000005, 3}}}},
         {"a long range of them", {{0xfffff800, 2048}}, {{{0xfffff800, 1024}}, {{0xfffffc00, 1024}}}},
-        {"the two kinds have 2^31 between them, which is neither",
-         {{0x7fffffff, 1}, {0x80000001, 1}},
-         {{{0x7fffffff, 1}, {0x80000001, 1}}}},
+        {"the two kinds have a number between them, which is neither",
+         {{0x77ffffff, 1}, {0x78000001, 1}},
+         {{{0x77ffffff, 1}, {0x78000001, 1}}}},
         {"so do two memories", {{0x0fffffff, 1}, {0x10000001, 1}}, {{{0x0fffffff, 1}, {0x10000001, 1}}}},
     };
     for (auto const& [name, given, calls] : scenarios) {
