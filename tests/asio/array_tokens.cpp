@@ -77,6 +77,23 @@ TEST_CASE("a page comes again and again in one loan, with one array token, and g
     CHECK(rx.stats().release_shortfalls == 0);
 }
 
+TEST_CASE("the 1024th token of a page and those behind it are xarray tokens, and all go back")
+{
+    world in{transport::devmem, {.receive_memory = pages(2048), .loan_limit = pages(1500)}};
+    in.kernel.set_packing(true);
+    in.kernel.set_fragment_size(2);
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    std::vector<rx_buffer> loans;
+    for (int i = 0; i < 11; ++i)
+        loans.push_back(lend(in, to, rx, 200));
+    CHECK(in.kernel.free_pages(own) == in.session.state().memory().span().size() / pages(1) - 1);
+    CHECK(rx.stats().xarray_tokens == 1100 - (in.kernel.has_array_tokens() ? 1023 : 0));
+    loans.clear();
+    CHECK(in.kernel.tokens_out() == 0);
+    CHECK(rx.stats().release_shortfalls == 0);
+}
+
 TEST_CASE("a socket that knows as many memories as it can gets xarray tokens of the next, and all go back")
 {
     world in{transport::devmem};

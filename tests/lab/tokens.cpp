@@ -152,10 +152,10 @@ TEST_CASE_METHOD(unchanged_nic, "a socket gets the best tokens that the kernel h
         CHECK(seen[i].token == (kernel_has_array_tokens() ? page : i) + 1);
         CHECK(again[i].token == (kernel_has_array_tokens() ? page : 64 + i) + 1);
         CHECK(flow.give_back(seen[i].token) == 1);
-        CHECK(flow.give_back(again[i].token) == 1);
+        CHECK(flow.give_back(seen[i].token) == (kernel_has_array_tokens() ? 1 : 0));
         CHECK(flow.give_back(seen[i].token) == 0);
-        CHECK(flow.give_back(again[i].token) == 0);
     }
+    CHECK(flow.give_back(again[0].token, 64) == (kernel_has_array_tokens() ? 0 : 64));
     auto const result = flow.receive_all();
     INFO(result);
     CHECK(intact(result, 2 * first_part));
