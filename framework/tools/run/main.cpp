@@ -10,6 +10,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <csignal>
@@ -168,13 +169,37 @@ extern "C" void pass_on(int signal)
     errno = error;
 }
 
+constexpr std::array passed_on{SIGTERM, SIGHUP, SIGINT, SIGQUIT};
+
 void outlive_program()
 {
     struct sigaction action {};
     action.sa_handler = pass_on;
     action.sa_flags = SA_RESTART;
-    for (int const signal : {SIGTERM, SIGHUP, SIGINT, SIGQUIT})
+    for (int const signal : passed_on)
         ::sigaction(signal, &action, nullptr);
+}
+
+// A signal that comes meanwhile waits until there is a program to pass it on to.
+void start_program(command_line const& chosen, std::optional<account> const& user, std::string const& variable)
+{
+    sigset_t held;
+    sigset_t before;
+    ::sigemptyset(&held);
+    for (int const signal : passed_on)
+        ::sigaddset(&held, signal);
+    ::pthread_sigmask(SIG_BLOCK, &held, &before);
+    auto const launcher = ::getpid();
+    auto const child = ::fork();
+    if (child < 0)
+        fail(errno, "start", chosen.program.front());
+    if (child == 0) {
+        ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+        become_program(chosen, user, variable, launcher);
+    }
+    program = child;
+    outlive_program();
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 int wait_for_program()
@@ -202,14 +227,7 @@ int run(command_line const& chosen)
     auto const user = account_for(chosen);
     check_machine(chosen.interface);
     auto of = gpurx::launcher::prepare(chosen.interface, chosen.threads);
-    outlive_program();
-    auto const launcher = ::getpid();
-    auto const child = ::fork();
-    if (child < 0)
-        fail(errno, "start", chosen.program.front());
-    if (child == 0)
-        become_program(chosen, user, of.variable, launcher);
-    program = child;
+    start_program(chosen, user, of.variable);
     of.inherited.clear();
     serve_program(chosen, user ? user->uid : ::getuid(), of);
     // A program without a session has only the rings.
