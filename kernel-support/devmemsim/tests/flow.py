@@ -34,7 +34,7 @@ class Flow:
         here, there = (None, "peer") if inward else ("peer", None)
         address = (lab.LOCAL if inward else lab.PEER)[version]
         with lab.listen(address, here) as server:
-            server.settimeout(5)
+            server.settimeout(60)
             port = server.getsockname()[1]
             self.rule = None
             if binding:

@@ -3,21 +3,25 @@
 
 import contextlib
 import ctypes
+import fcntl
 import hashlib
 import os
 import random
 import re
 import socket
+import struct
 import subprocess
 import threading
 import time
 from typing import Any, Callable, Iterator, Optional
 
 import netlink
+from tap import eventually
 
 LOCAL = {4: "10.77.0.1", 6: "fd77::1"}
 PEER = {4: "10.77.0.2", 6: "fd77::2"}
 CLONE_NEWNET = 0x40000000
+SIOCSIFFLAGS = 0x8914
 FAULTS = "/sys/kernel/debug/devmemsim"
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -35,13 +39,14 @@ def run(command: str, check: bool = True) -> str:
 def set_channels(count: int) -> None:
     """Says -EAGAIN while queues that went are still looked at in sysfs; where
     kobjects are debugged that is for seconds."""
-    deadline = time.monotonic() + 20
-    again = "Resource temporarily unavailable"
-    while again in (out := run(f"ethtool -L dms0 combined {count}",
-                               check=False)):
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"{count} channels: {out}")
-        time.sleep(0.2)
+    out = ""
+
+    def has_answer() -> bool:
+        nonlocal out
+        out = run(f"ethtool -L dms0 combined {count}", check=False)
+        return "Resource temporarily unavailable" not in out
+
+    eventually(has_answer, lambda: f"{count} channels: {out}")
     if out:
         raise RuntimeError(f"{count} channels: {out.strip()}")
 
@@ -224,11 +229,17 @@ def await_driver_gone() -> None:
     rmmod only puts the driver's kobject, and with CONFIG_DEBUG_KOBJECT_RELEASE
     the name goes 1 to 4 s after that: sometimes later than rmmod returns.
     """
-    deadline = time.monotonic() + 20
-    while os.path.isdir("/sys/bus/platform/drivers/devmemsim"):
-        if time.monotonic() > deadline:
-            raise AssertionError("the driver's name is left in sysfs")
-        time.sleep(0.05)
+    eventually(lambda: not os.path.isdir("/sys/bus/platform/drivers/devmemsim"),
+               lambda: "the driver's name is left in sysfs")
+
+
+def take_down(device: str) -> float:
+    """Have its link down; how many seconds that takes, without a program's."""
+    request = struct.pack("16sh22x", device.encode(), 0)  # no IFF_UP
+    with socket.socket() as sock:
+        start = time.monotonic()
+        fcntl.ioctl(sock, SIOCSIFFLAGS, request)
+        return time.monotonic() - start
 
 
 def addresses() -> None:

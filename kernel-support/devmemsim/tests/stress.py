@@ -254,11 +254,8 @@ class World:
         self.bound[queue] = devmem.Binding("dms0", [queue], 1024 * PAGE)
         flow = Flow(4, True, self.bound[queue], queue)
         self.flows.append(flow)
-        deadline = time.monotonic() + 20
-        while flow.received < 1 << 18 and not flow.problem:
-            if time.monotonic() > deadline:
-                raise AssertionError(f"{flow.received} bytes in 20 s")
-            time.sleep(0.1)
+        eventually(lambda: flow.received >= 1 << 18 or flow.problem,
+                   lambda: f"{flow.received} bytes and no more")
 
     def finish(self) -> None:
         """Everything away, with traffic and bindings still there."""
@@ -282,11 +279,8 @@ def available() -> int:
 
 def nothing_left() -> None:
     """No page pool, no module."""
-    deadline = time.monotonic() + 20
-    while pools := netlink.page_pools():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"page pools are left: {pools}")
-        time.sleep(0.2)
+    eventually(lambda: not netlink.page_pools(),
+               lambda: f"page pools are left: {netlink.page_pools()}")
     if os.path.isdir("/sys/module/devmemsim"):
         raise AssertionError("the module is left")
 

@@ -53,6 +53,27 @@ def equal(got: Any, want: Any, what: str = "") -> None:
         raise AssertionError(f"{what or 'value'}: got {got!r}, want {want!r}")
 
 
+def eventually(condition: Callable[[], Any], what: Callable[[], str]) -> None:
+    """Wait until it is true. The limit counts looks: it grows with how slow the
+    machine is, and only what hangs reaches it."""
+    for _ in range(600):
+        if condition():
+            return
+        time.sleep(0.1)
+    raise AssertionError(what())
+
+
+def once_below(seconds: float, measure: Callable[[], float], what: str) -> None:
+    """Repeat until it is below that. A slow machine manages that now and then,
+    what waits for that long never does."""
+    taken = []
+    for _ in range(30):
+        taken.append(measure())
+        if taken[-1] < seconds:
+            return
+    raise AssertionError(f"{what}: at least {min(taken)} s")
+
+
 def check(condition: Any, what: str) -> None:
     if not condition:
         raise AssertionError(what)

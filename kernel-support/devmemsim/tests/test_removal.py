@@ -8,7 +8,7 @@ import time
 import devmem
 import lab
 import netlink
-from tap import check, main
+from tap import eventually, main
 
 
 def test_binding_outlives_device() -> None:
@@ -17,10 +17,8 @@ def test_binding_outlives_device() -> None:
         lab.await_driver_gone()
         # Freed with RCU, and late if kobjects are being debugged
         time.sleep(5)
-    deadline = time.monotonic() + 20
-    while netlink.page_pools():
-        check(time.monotonic() < deadline, "page pools are left")
-        time.sleep(0.2)
+    eventually(lambda: not netlink.page_pools(),
+               lambda: "page pools are left")
 
 
 def setup() -> None:

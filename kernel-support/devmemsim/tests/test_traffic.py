@@ -59,7 +59,7 @@ def datagrams(version: int, sport: int = 0, dport: int = 0,
     sock = socket.socket(lab.family(lab.LOCAL[version]), socket.SOCK_DGRAM)
     with out, sock:
         sock.bind((lab.LOCAL[version], dport))
-        sock.settimeout(10)
+        sock.settimeout(60)
         out.bind((lab.PEER[version], sport))
         out.connect(sock.getsockname()[:2])
         yield out, sock
@@ -197,7 +197,7 @@ def test_checksums_are_filled_in() -> None:
     """Whoever looks at the packets of the wire sees right ones."""
     raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800))
     raw.bind(("dms0", 0))
-    raw.settimeout(5)
+    raw.settimeout(60)
     lab.run("ethtool -K dms0 rx-gro-hw off gro off")
     ends = ipaddress.ip_address(lab.PEER[4]).packed + ipaddress.ip_address(lab.LOCAL[4]).packed
     seen = 0
@@ -246,7 +246,7 @@ def test_udp() -> None:
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     with out, sock:
         sock.bind((lab.LOCAL[4], 0))
-        sock.settimeout(10)
+        sock.settimeout(60)
         for size in (0, 1, 200, 300, 1472, 1473, 20_000, 60_000):
             data = bytes(n * 7 & 0xFF for n in range(size))
             out.sendto(data, sock.getsockname())
