@@ -21,7 +21,7 @@ from tap import eventually
 LOCAL = {4: "10.77.0.1", 6: "fd77::1"}
 PEER = {4: "10.77.0.2", 6: "fd77::2"}
 CLONE_NEWNET = 0x40000000
-SIOCSIFFLAGS = 0x8914
+SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 FAULTS = "/sys/kernel/debug/devmemsim"
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -235,10 +235,12 @@ def await_driver_gone() -> None:
 
 def take_down(device: str) -> float:
     """Have its link down; how many seconds that takes, without a program's."""
-    request = struct.pack("16sh22x", device.encode(), 0)  # no IFF_UP
+    request = struct.Struct("16sh22x")
     with socket.socket() as sock:
+        now = fcntl.ioctl(sock, SIOCGIFFLAGS, request.pack(device.encode(), 0))
+        name, flags = request.unpack(now)
         start = time.monotonic()
-        fcntl.ioctl(sock, SIOCSIFFLAGS, request)
+        fcntl.ioctl(sock, SIOCSIFFLAGS, request.pack(name, flags & ~IFF_UP))
         return time.monotonic() - start
 
 

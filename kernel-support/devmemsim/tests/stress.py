@@ -21,6 +21,7 @@ import lab
 import netlink
 import xdp
 from flow import Flow
+from tap import eventually
 
 PAGE = 4096
 MAX_FLOWS = 4
