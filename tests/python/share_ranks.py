@@ -80,7 +80,7 @@ def under_a_limit() -> None:
     gpurx.distributed.load(URL, warm, memory_limit=limit, **OPTIONS)
     data = next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith("VmData"))
     wanted = 122 << 20
-    resource.setrlimit(resource.RLIMIT_DATA, (data + wanted + limit + (24 << 20),) * 2)
+    resource.setrlimit(resource.RLIMIT_DATA, (data + wanted + limit + (12 << 20),) * 2)
     loaded = gpurx.distributed.load(URL, plan, memory_limit=limit, **OPTIONS)
     assert sum(one.numel() for one in loaded.values()) == wanted
     for name, one in loaded.items():
