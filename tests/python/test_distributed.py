@@ -156,7 +156,7 @@ def test_no_rank_has_more_memory_than_was_declared(
     text = json.dumps(header).encode()
     server.files["m"] = b"".join([struct.pack("<Q", len(text)), text, *data])
     # In processes of their own: the limit is on the heap as a program has it. Left alone, malloc() raises the size from
-    # which it maps memory, and then a heap keeps up to 14 MiB of holes, by the order in which threads come.
+    # which it maps memory, and then a heap keeps up to 12 MiB of holes, by the order in which threads come.
     monkeypatch.setenv("GLIBC_TUNABLES", f"glibc.malloc.mmap_threshold={128 << 10}")
     finish(start("under_a_limit", 2, server.url("m"), tmp_path, multiprocessing.get_context("spawn")))
 
