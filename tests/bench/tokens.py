@@ -18,11 +18,13 @@ FULL_CONTROL = "128"
 
 SEGMENT = 1448
 
-LIMIT_FULL = 0.16
+LIMIT_FULL = 0.145
+LIMIT_SEGMENTS = 0.155
+LIMIT_LARGE = 0.147
 LIMIT_PACKED_SHARED = 0.18
 LIMIT_PACKED_OWNER = 1.02
 LIMIT_PACKED_JOINED = 0.35
-LIMIT_SINGLE = 500
+LIMIT_SINGLE = 560
 LIMIT_LEFT_BEHIND = 0
 LIMIT_AGAIN = 0.20
 LIMIT_HALVES = 0.16
@@ -259,6 +261,12 @@ def print_closes(costs: dict[str, Figure]) -> None:
                 [[NAMES[kind], *(f"{value:.0f}" for value in cost)] for kind, cost in costs.items()])
 
 
+def full_limit(traffic: Traffic) -> float:
+    if traffic.page != "4096":
+        return LIMIT_LARGE
+    return LIMIT_SEGMENTS if traffic.fragment == "segment" else LIMIT_FULL
+
+
 def add_bars(report: Report, costs: dict[Traffic, dict[str, Cost]],
              partial: dict[tuple[Traffic, str], dict[str, PartialCost]], closes: dict[str, Figure]) -> None:
     worst_again, worst_single = ("", 0.0), ("", 0.0)
@@ -274,7 +282,7 @@ def add_bars(report: Report, costs: dict[Traffic, dict[str, Cost]],
         elif traffic.fragment == "half":
             both(traffic, "owner", LIMIT_HALVES)
         elif traffic.page != "4096" or traffic.flows == "4":
-            both(traffic, "owner", LIMIT_FULL)
+            both(traffic, "owner", full_limit(traffic))
         if not traffic.packed:
             worst_single = max(worst_single, (str(traffic), kinds["owner"].release["1"].median), key=lambda one: one[1])
         if not traffic.packed:
